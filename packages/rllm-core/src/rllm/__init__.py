@@ -1,0 +1,1 @@
+"""rLLM: train AI agents with reinforcement learning, with the agent's code left as it is."""
