@@ -1,0 +1,178 @@
+"""From defaults, a YAML file and ``key=value`` arguments to one checked configuration.
+
+The settings of the chosen plugin items (task, estimator, loss, backend) stand beside the core's, each under its
+item's name. A key that nobody reads is an error: it names the nearest one, or the choice that would make it count.
+"""
+
+__all__ = ["describe_settings", "parse_assignments", "read_config_file", "resolve_config", "settings_of"]
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from rllm.config import EvalConfig, TrainConfig
+from rllm.errors import ConfigError, UnknownNameError
+from rllm.plugins import PluginManager
+from rllm.protocols import Registered
+
+C = TypeVar("C", TrainConfig, EvalConfig)
+
+
+def read_config_file(path: str) -> dict[str, Any]:
+    """The settings of a YAML file. Raises ConfigError that names the file, and the line where YAML knows it."""
+    try:
+        data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"the configuration file {path!r} can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the configuration file {path!r} is no YAML: {error}") from error
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"the configuration file {path!r} holds a {type(data).__name__}; it must hold `key: value`")
+    return data
+
+
+def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
+    """``["optimizer.lr=1e-5", "steps=40"]`` as nested settings; values are read as YAML.
+
+    >>> parse_assignments(["optimizer.lr=0.5", "steps=40"])
+    {'optimizer': {'lr': 0.5}, 'steps': 40}
+    """
+    settings: dict[str, Any] = {}
+    for argument in arguments:
+        key, sign, text = argument.partition("=")
+        if not sign or not key:
+            raise ConfigError(f"{argument!r} is no setting; write key=value, as in optimizer.lr=1e-5")
+        try:
+            value = yaml.safe_load(text) if text else None
+        except yaml.YAMLError as error:
+            raise ConfigError(f"the value of {argument!r} can't be read: {error}") from error
+        nest(settings, key, value)
+    return settings
+
+
+def nest(settings: dict[str, Any], dotted: str, value: Any) -> None:
+    """Set ``settings["a"]["b"]`` for ``a.b``."""
+    *parents, last = dotted.split(".")
+    for parent in parents:
+        inner = settings.setdefault(parent, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{dotted!r} is set, but {parent!r} already has the value {inner!r}")
+        settings = inner
+    settings[last] = value
+
+
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, nested; ``above`` wins."""
+    merged = dict(below)
+    for key, value in above.items():
+        held = merged.get(key)
+        merged[key] = merge(held, value) if isinstance(held, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def resolve_config(kind: type[C], layers: Iterable[Mapping[str, Any]], plugins: PluginManager) -> C:
+    """The configuration from layers of settings, later ones first in rank, with the chosen plugins' sections.
+
+    Keys may be nested or dotted. Raises UnknownNameError and ConfigError, each naming the setting.
+    """
+    data: dict[str, Any] = {}
+    for layer in layers:
+        nested: dict[str, Any] = {}
+        for key, value in layer.items():
+            nest(nested, key, value)
+        data = merge(data, nested)
+    core = {k: v for k, v in data.items() if k in kind.model_fields and k != "plugins"}
+    rest = {k: v for k, v in data.items() if k not in core}
+    config = _validate(kind, core, prefix="", extra_known=_section_names(plugins))
+    chosen = _chosen(config, plugins)
+    sections: dict[str, Any] = {}
+    for name, item in chosen.items():
+        if item.settings is not None:
+            sections[name] = _validate(item.settings, rest.pop(name, {}), prefix=f"{name}.")
+    for key, value in rest.items():
+        _refuse(key, value, config, plugins, chosen)
+    return config.model_copy(update={"plugins": sections})
+
+
+def settings_of(config: TrainConfig | EvalConfig, name: str) -> BaseModel | None:
+    """The section of a chosen plugin item; None where it has no settings."""
+    return config.plugins.get(name)
+
+
+def describe_settings(config: TrainConfig | EvalConfig) -> dict[str, Any]:
+    """The whole configuration as plain data, the plugins' sections included: what a run writes to its folder."""
+    data = config.model_dump(mode="json")
+    return data | {name: section.model_dump(mode="json") for name, section in config.plugins.items()}
+
+
+def _chosen(config: TrainConfig | EvalConfig, plugins: PluginManager) -> dict[str, Registered]:
+    items = [plugins.get("backend", config.backend)]
+    if config.tasks in plugins.names("task"):
+        items.append(plugins.get("task", config.tasks))
+    if isinstance(config, TrainConfig):
+        items.append(plugins.get("loss", config.loss))
+        items += [plugins.get("estimator", n) for n in {config.estimator, *config.estimator_by_role.values()}]
+    return {item.name: item for item in items}
+
+
+def _section_names(plugins: PluginManager) -> list[str]:
+    kinds = ("task", "estimator", "loss", "backend")
+    return [item.name for kind in kinds for item in plugins.all(kind) if item.settings is not None]
+
+
+def _refuse(key: str, value: Any, config: BaseModel, plugins: PluginManager, chosen: Mapping[str, Registered]) -> None:
+    kinds = {"task": "tasks", "estimator": "estimator", "loss": "loss", "backend": "backend"}
+    for kind, setting in kinds.items():
+        if key in plugins.names(kind):
+            inner = f"{key}.{next(iter(value))}" if isinstance(value, Mapping) and value else key
+            if key in chosen or plugins.get(kind, key).settings is None:
+                raise ConfigError(f"{inner!r} is set, but the {kind} {key!r} has no settings; leave it out")
+            raise ConfigError(
+                f"{inner!r} is set, but {setting} is {getattr(config, setting, None)!r} and nothing would read it: "
+                f"set {setting}={key}, or leave {inner!r} out"
+            )
+    known = [*_dotted(type(config)), *_section_names(plugins)]
+    raise UnknownNameError("setting", _first_leaf(key, value), known)
+
+
+def _first_leaf(key: str, value: Any) -> str:
+    while isinstance(value, Mapping) and value:
+        inner, value = next(iter(value.items()))
+        key = f"{key}.{inner}"
+    return key
+
+
+def _dotted(model: type[BaseModel], prefix: str = "") -> list[str]:
+    names: list[str] = []
+    for name, field in model.model_fields.items():
+        if field.exclude:
+            continue
+        kind = field.annotation
+        if isinstance(kind, type) and issubclass(kind, BaseModel):
+            names += _dotted(kind, f"{prefix}{name}.")
+        else:
+            names.append(prefix + name)
+    return names
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def _validate(model: type[M], data: Any, prefix: str, extra_known: Iterable[str] = ()) -> M:
+    if not isinstance(data, Mapping):
+        raise ConfigError(f"{prefix.rstrip('.')!r} is {data!r}; it has settings of its own, as {prefix}NAME=VALUE")
+    try:
+        return model.model_validate(dict(data))
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = prefix + ".".join(str(part) for part in first["loc"])
+        if first["type"] == "extra_forbidden":
+            raise UnknownNameError("setting", name, [*_dotted(model, prefix), *extra_known]) from None
+        got = first.get("input")
+        message = first["msg"].removeprefix("Value error, ")
+        raise ConfigError(f"{name or prefix}={got!r} won't do: {message[:1].lower()}{message[1:]}") from None

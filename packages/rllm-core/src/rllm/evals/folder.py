@@ -1,0 +1,85 @@
+"""A run is a folder: the configuration as resolved, the metrics, the trace, the log, the trained model."""
+
+__all__ = ["RunFolder"]
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rllm.errors import ConfigError
+
+
+class RunFolder:
+    """The files of one run. It must not hold another run yet."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        if (path / "config.yaml").exists():
+            raise ConfigError(f"the folder {str(path)!r} already holds a run; choose another run_dir, or move it away")
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"the run's folder {str(path)!r} can't be made: {error.strerror}") from error
+        self._handler = logging.FileHandler(path / "log.txt", encoding="utf-8")
+        self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+        logging.getLogger("rllm").addHandler(self._handler)
+        self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
+
+    @property
+    def traces(self) -> Path:
+        """The trace store."""
+        return self.path / "traces.sqlite"
+
+    @property
+    def model(self) -> Path:
+        """The trained model, a Hugging Face folder."""
+        return self.path / "model"
+
+    def write_config(self, settings: Mapping[str, Any]) -> None:
+        """``config.yaml`` as resolved (``rllm train --config`` takes it back), and the versions it ran with."""
+        (self.path / "config.yaml").write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
+        self.write_json("versions.json", _versions())
+
+    def append_metrics(self, metrics: Mapping[str, Any]) -> None:
+        """One line of ``metrics.jsonl``, in the file when this returns."""
+        self._metrics.write(json.dumps(metrics) + "\n")
+        self._metrics.flush()
+
+    def write_json(self, name: str, data: Mapping[str, Any]) -> None:
+        """A JSON file, replaced whole."""
+        partial = self.path / f"{name}.partial"
+        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
+        partial.replace(self.path / name)
+
+    def close(self) -> None:
+        """Close the files; the logger lets go of the log."""
+        self._metrics.close()
+        logging.getLogger("rllm").removeHandler(self._handler)
+        self._handler.close()
+
+
+def default_run_dir(tasks: str, kind: str) -> Path:
+    """``runs/<kind>-<tasks>-<time>``, in the current folder; a number is added where that exists."""
+    name = Path(tasks).stem.partition(":")[0] or "run"
+    base = Path("runs") / f"{kind}-{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    candidate, count = base, 1
+    while candidate.exists():
+        count += 1
+        candidate = base.with_name(f"{base.name}-{count}")
+    return candidate
+
+
+def _versions() -> dict[str, str]:
+    found: dict[str, str] = {}
+    for name in ("rllm-core", "torch", "transformers", "peft", "numpy", "openai"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
