@@ -1,0 +1,72 @@
+"""Options and settings that several commands share."""
+
+__all__ = ["as_options", "run_options", "settings_help"]
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def run_options(function: F) -> F:
+    """TASKS, the settings, and the five options that everyone uses."""
+    decorators = [
+        click.argument("tasks", required=False),
+        click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
+        click.option("--model", help="A name of `rllm model list`, a folder, or a hub id."),
+        click.option("--agent", help="path/to/file.py:function, module:function, or a registered agent."),
+        click.option("--evaluator", help="Likewise; without it the tasks' own."),
+        click.option("--backend", help="The training backend [default: tinker]."),
+        click.option("--config", type=click.Path(dir_okay=False), help="A YAML file of settings."),
+    ]
+    for decorate in reversed(decorators):
+        function = decorate(function)
+    return function
+
+
+def as_options(tasks: str | None, settings: tuple[str, ...], options: Mapping[str, str | None]) -> dict[str, Any]:
+    """The command line's settings as one layer. TASKS may be left out where --config or tasks=… names them."""
+    from rllm.configure import parse_assignments
+
+    assignments = list(settings)
+    if tasks is not None and "=" in tasks:
+        assignments.insert(0, tasks)
+        tasks = None
+    layer = parse_assignments(assignments)
+    layer |= {k: v for k, v in options.items() if v is not None}
+    if tasks is not None:
+        layer["tasks"] = tasks
+    return layer
+
+
+def settings_help(kind: type[Any], context: click.Context, value: bool) -> None:
+    """Print every setting with its default, one a line, and end."""
+    if not value:
+        return
+    from pydantic import BaseModel
+
+    from rllm.plugins import get_plugins
+
+    def write(model: type[BaseModel], prefix: str) -> None:
+        for name, field in model.model_fields.items():
+            annotation = field.annotation
+            if field.exclude:
+                continue
+            if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+                write(annotation, f"{prefix}{name}.")
+            else:
+                default = "null" if field.get_default(call_default_factory=True) is None else field.get_default(
+                    call_default_factory=True
+                )
+                click.echo(f"  {prefix}{name}={default}")
+
+    click.echo("Settings, with their defaults (KEY=VALUE on the command line, or in the YAML file):")
+    write(kind, "")
+    for section in ("backend", "task", "estimator", "loss"):
+        for item in get_plugins().all(section):
+            if item.settings is not None:
+                click.echo(f"\nOf the {section} {item.name!r}:")
+                write(item.settings, f"{item.name}.")
+    context.exit()

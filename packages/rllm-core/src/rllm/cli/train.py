@@ -1,0 +1,56 @@
+"""``rllm train``."""
+
+__all__ = ["command"]
+
+from typing import Any
+
+import click
+
+from rllm.cli.options import as_options, run_options, settings_help
+
+
+def _settings(context: click.Context, _: click.Parameter, value: bool) -> None:
+    from rllm.config import TrainConfig
+
+    settings_help(TrainConfig, context, value)
+
+
+@click.command()
+@run_options
+@click.option("--settings", "show", is_flag=True, is_eager=True, expose_value=False, callback=_settings,
+              help="List every setting with its default.")  # fmt: skip
+def command(tasks: str | None, settings: tuple[str, ...], config: str | None, **options: str | None) -> None:
+    """Train a model on TASKS with reinforcement learning.
+
+    \b
+    rllm train chain_sum
+    rllm train my_tasks.jsonl --agent my_agent.py:solve --evaluator my_agent.py:grade
+    rllm train chain_sum steps=40 optimizer.lr=1e-5 grpo.std=false
+    """
+    from rllm.train import AgentTrainer
+
+    layer = as_options(tasks, settings, options)
+    result = AgentTrainer(config=config, settings=layer).train()
+    click.echo(_closing(result))
+
+
+def _closing(result: Any) -> str:
+    lines = [f"trained {result.steps} steps in {result.training_s:.0f} s"]
+    before, after = result.before, result.after
+    if before is not None and after is not None:
+        lines.append(
+            f"held out: accuracy {before.accuracy:.3f} → {after.accuracy:.3f} "
+            f"({after.accuracy - before.accuracy:+.3f}), reward {before.reward:.3f} → {after.reward:.3f} "
+            f"({after.reward - before.reward:+.3f})"
+        )
+        if result.constant is not None:
+            answer, value = result.constant
+            lines.append(f"the best constant answer, {answer!r}, would score {value:.3f}")
+    lines.append(f"run    {result.run_dir}")
+    lines.append(f"model  {result.model_dir}")
+    lines.append(f"try it: rllm eval {_quoted(result)} --model {result.model_dir}")
+    return "\n".join(lines)
+
+
+def _quoted(result: Any) -> str:
+    return result.tasks if " " not in result.tasks else f"'{result.tasks}'"

@@ -1,0 +1,308 @@
+"""The training loop: the one place that sees the whole flow.
+
+    task ──▶ rollout ──▶ trace ──▶ reward ──▶ advantage ──▶ rows ──▶ update ──▶ (new policy version)
+
+Synchronous and on-policy: a batch is rolled out, the policy is updated on it, the new weights are published, and only
+then the next batch starts. Left out on purpose, for later: rolling out while updating, and resuming a dead run.
+"""
+
+__all__ = ["TrainResult", "train"]
+
+import dataclasses
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from rllm.config import TrainConfig
+from rllm.configure import describe_settings
+from rllm.errors import RLLMError, TaskError
+from rllm.evals.baseline import best_constant_answer
+from rllm.evals.folder import RunFolder, default_run_dir
+from rllm.evals.runner import Parts, evaluate, resolve_parts, sampling_params
+from rllm.evals.serving import Serving, open_serving
+from rllm.evals.statistics import Summary
+from rllm.plugins import PluginManager
+from rllm.protocols import AdamParams, LossSpec, StepResult, TrainBackend
+from rllm.rollouts import BugWatch, RolloutRunner
+from rllm.train.batch import Batch, require_targets, to_batch
+from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
+from rllm.train.display import Display
+from rllm.train.metrics import UpdateReport, rollout_metrics, update_metrics
+from rllm.train.schedule import learning_rate, planned_steps, task_batches
+from rllm.types import Episode, Row, SamplingParams, Task
+
+log = logging.getLogger("rllm.train")
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to; also its ``report.json``."""
+
+    tasks: str
+    run_dir: str
+    model_dir: str
+    """The trained model, a Hugging Face folder."""
+    steps: int
+    """Batches trained on."""
+    training_s: float
+    """Seconds of rollouts and updates, validation aside."""
+    before: Summary | None
+    """The validation before training; None where there are no held-out tasks."""
+    after: Summary | None
+    constant: tuple[str, float] | None
+    """The best constant answer on the held-out tasks and its reward."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data for a JSON file."""
+        return dataclasses.asdict(self)
+
+
+@dataclass
+class _Run:
+    """What the steps of one run share."""
+
+    config: TrainConfig
+    plugins: PluginManager
+    folder: RunFolder
+    display: Display
+    parts: Parts
+    serving: Serving
+    backend: TrainBackend
+    runner: RolloutRunner
+    sampling: SamplingParams
+    held_out: Sequence[Task]
+    total_steps: int | None
+    steps: int = 0
+    training_s: float = 0.0
+    has_updated: bool = False
+
+
+async def train(
+    config: TrainConfig,
+    plugins: PluginManager,
+    *,
+    tasks: Any = None,
+    agent: Any = None,
+    evaluator: Any = None,
+    console: Console | None = None,
+) -> TrainResult:
+    """A whole training run. ``tasks``, ``agent`` and ``evaluator`` may be Python objects instead of the config's names.
+
+    Raises an RLLMError with what to do; what was finished by then (metrics, traces, and the model where at least one
+    update was made) is in the run's folder.
+    """
+    check_config(config, plugins)
+    parts = resolve_parts(config, plugins, tasks=tasks, agent=agent, evaluator=evaluator)
+    train_tasks, held_out = parts.source.train(), parts.source.held_out()
+    check_tasks(parts.source, train_tasks, held_out)
+    check_limits(config, len(train_tasks))
+    if config.validation.limit is not None:
+        held_out = held_out[: config.validation.limit]
+    total = planned_steps(config, len(train_tasks))
+    folder = RunFolder(Path(config.run_dir) if config.run_dir else default_run_dir(parts.source.name, "train"))
+    error: BaseException | None = None
+    display = Display(
+        f"rllm train {parts.source.name}",
+        total_steps=total,
+        time_limit_s=config.time_limit_s,
+        console=console or Console(),
+    )
+    try:
+        folder.write_config(describe_settings(config))
+        with display:
+            display.say(f"run folder {folder.path}")
+            display.say(f"loading {config.model}")
+            async with open_serving(config, plugins, folder.traces) as serving:
+                backend = serving.backend
+                if backend is None:
+                    raise RLLMError("a model that can't be trained passed the checks; this is a bug in rLLM")
+                check_capabilities(config, backend.capabilities)
+                sampling = sampling_params(config.sampling, parts.source)
+                runner = RolloutRunner(
+                    serving.gateway, plugins, parts.flow, parts.evaluator, config.rollout, serving.model.name
+                )
+                run = _Run(
+                    config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total
+                )
+                result = await _train(run, train_tasks)
+        folder.write_json("report.json", result.as_dict())
+        return result
+    except BaseException as raised:
+        error = raised
+        raise
+    finally:
+        folder.close()
+        plugins.notify("rllm_run_finished", run_dir=str(folder.path), error=error)
+
+
+async def _train(run: _Run, train_tasks: Sequence[Task]) -> TrainResult:
+    config = run.config
+    model = run.backend.model
+    run.display.say(
+        f"{model.name}: {model.n_parameters / 1e6:.1f}M parameters, {len(train_tasks)} training tasks, "
+        f"{len(run.held_out)} held out; batches of {config.batch_tasks} tasks × {config.group_size} rollouts"
+    )
+    constant = None
+    if run.held_out and run.parts.evaluator is not None:
+        constant = await best_constant_answer(run.held_out, run.parts.evaluator)
+        if constant is not None:
+            run.display.say(f"the best constant answer is {constant[0]!r}: reward {constant[1]:.3f}")
+    try:
+        before = await _validate(run, "before")
+        after = before
+        watch = BugWatch()
+        for tasks in task_batches(train_tasks, config.batch_tasks, config.seed):
+            if run.total_steps is not None and run.steps >= run.total_steps:
+                break
+            if config.time_limit_s is not None and run.training_s >= config.time_limit_s:
+                break
+            await _one_step(run, tasks, watch)
+            every = config.validation.every_steps
+            is_last = run.steps == run.total_steps
+            if every is not None and run.steps % every == 0 and not is_last:
+                await _validate(run, f"at step {run.steps}")
+        after = await _validate(run, "after")
+    except BaseException:
+        if run.has_updated:
+            await run.backend.export(run.folder.model)
+            run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
+        raise
+    await run.backend.export(run.folder.model)
+    return TrainResult(
+        tasks=run.parts.source.name,
+        run_dir=str(run.folder.path),
+        model_dir=str(run.folder.model),
+        steps=run.steps,
+        training_s=run.training_s,
+        before=before,
+        after=after,
+        constant=constant,
+    )
+
+
+async def _one_step(run: _Run, tasks: list[Task], watch: BugWatch) -> None:
+    """One batch, from rollouts to published weights."""
+    config, started = run.config, time.monotonic()
+    done, wanted = 0, len(tasks) * config.group_size
+
+    def on_episode(episode: Episode) -> None:
+        nonlocal done
+        done += 1
+        run.serving.store.append_episode(episode)
+        run.display.progress("rollouts", done, wanted)
+
+    episodes = await run.runner.run(
+        tasks,
+        config.group_size,
+        run.sampling,
+        is_training=True,
+        phase=f"train/{run.steps}",
+        on_episode=on_episode,
+    )
+    rolled_out = time.monotonic()
+    watch.check(episodes)
+    batch = to_batch(episodes, config, run.plugins, temperature=run.sampling.temperature, step=run.steps)
+    require_targets(batch, is_first=run.steps == 0)
+    for scored in batch.scored:
+        run.plugins.notify("rllm_group_scored", group=scored.group, advantages=scored.advantages_G.tolist())
+    results = await _update(run, batch)
+    now = time.monotonic()
+    run.steps += 1
+    run.training_s += now - started
+    version = run.backend.sampler().version
+    metrics: dict[str, Any] = {
+        "step": run.steps,
+        "version": version,
+        "lr": learning_rate(config.optimizer, run.steps - 1, run.total_steps),
+        **rollout_metrics(episodes, rolled_out - started, group_size=config.group_size),
+        **batch.metrics,
+        **update_metrics(results, now - rolled_out),
+        "time/step_s": now - started,
+        "time/training_s": run.training_s,
+    }
+    run.folder.append_metrics(metrics)
+    report = UpdateReport(run.steps, version, metrics)
+    run.display.updated(report, run.training_s)
+    run.plugins.notify("rllm_update_finished", report=report)
+
+
+async def _update(run: _Run, batch: Batch) -> list[tuple[StepResult, Sequence[Row]]]:
+    """The optimizer steps of a batch, with the gateway held: no call is answered from half-changed weights."""
+    config, backend = run.config, run.backend
+    if not batch.minibatches:
+        return []
+    loss = LossSpec(
+        name=config.loss,
+        function=run.plugins.get("loss", config.loss).value,
+        settings=config.plugins.get(config.loss),
+        ratio_cap=config.ratio_cap,
+        kl_coef=config.kl_coef,
+    )
+    opt = config.optimizer
+    adam = AdamParams(
+        lr=learning_rate(opt, run.steps, run.total_steps),
+        beta1=opt.beta1,
+        beta2=opt.beta2,
+        eps=opt.eps,
+        weight_decay=opt.weight_decay,
+        clip_norm=opt.clip_norm,
+    )
+    results: list[tuple[StepResult, Sequence[Row]]] = []
+    async with run.serving.gateway.hold():
+        minibatches = await _with_extra_logprobs(run, batch.minibatches)
+        for done, rows in enumerate(minibatches):
+            run.display.progress("updates", done, len(minibatches))
+            results.append((await backend.train_step(rows, loss, adam), rows))
+        await backend.publish()
+    run.has_updated = True
+    return results
+
+
+async def _with_extra_logprobs(run: _Run, minibatches: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
+    """The rows with what must be computed before the first update: the trainer's own logprobs where several
+    optimizer steps follow (else the current forward gives them), the reference's where there is a KL term."""
+    filled = [list(rows) for rows in minibatches]
+    if len(filled) > 1:
+        for k, rows in enumerate(filled):
+            old = await run.backend.logprobs(rows, of="current")
+            filled[k] = [dataclasses.replace(r, old_logprobs=lp) for r, lp in zip(rows, old, strict=True)]
+    if run.config.kl_coef > 0:
+        for k, rows in enumerate(filled):
+            ref = await run.backend.logprobs(rows, of="reference")
+            filled[k] = [dataclasses.replace(r, ref_logprobs=lp) for r, lp in zip(rows, ref, strict=True)]
+    return filled
+
+
+async def _validate(run: _Run, when: str) -> Summary | None:
+    """Held-out tasks, with the same seeds each time; None where there are none."""
+    if not run.held_out:
+        return None
+    settings = run.config.validation
+    sampling = run.sampling
+    if settings.temperature is not None:
+        sampling = sampling.model_copy(update={"temperature": settings.temperature})
+
+    def progress(done: int, total: int, episode: Episode) -> None:
+        run.display.progress(f"validation {when}:", done, total)
+
+    summary, episodes = await evaluate(
+        run.runner, run.held_out, settings.samples, sampling, run.serving.store, progress=progress, phase="validation"
+    )
+    if run.steps == 0:
+        BugWatch().check(episodes)
+    if summary.n_failed == summary.n_samples:
+        raise TaskError(f"no rollout of the validation could be graded: {dict(summary.failures)}")
+    run.display.validated(when, summary)
+    run.folder.append_metrics({"step": run.steps, **{f"validation/{k}": v for k, v in _flat(summary).items()}})
+    return summary
+
+
+def _flat(summary: Summary) -> dict[str, float]:
+    figures = {"reward": summary.reward, "reward_se": summary.reward_se, "accuracy": summary.accuracy}
+    figures |= {f"pass@{k}": v for k, v in summary.pass_at.items()}
+    return figures | {"failed": float(summary.n_failed)}

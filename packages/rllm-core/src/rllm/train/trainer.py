@@ -1,0 +1,73 @@
+"""``AgentTrainer``: the Python door to a training run; ``rllm train`` goes through it too."""
+
+__all__ = ["AgentTrainer"]
+
+import asyncio
+import concurrent.futures
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+
+from rllm.config import TrainConfig
+from rllm.configure import read_config_file, resolve_config
+from rllm.errors import ConfigError
+from rllm.plugins import PluginManager, get_plugins
+from rllm.train.loop import TrainResult, train
+
+
+class AgentTrainer:
+    """Trains an agent on tasks.
+
+    ``agent`` is a flow (``@rllm.rollout`` or a plain function), ``evaluator`` a grader (``@rllm.evaluator`` or a plain
+    function), ``tasks`` a name, a JSONL file, a function or a list of tasks; each may also be a string as on the
+    command line. ``settings`` holds every other setting by its dotted name, over those of the YAML file ``config``:
+
+        AgentTrainer(agent=solve, evaluator=grade, tasks="chain_sum", settings={"steps": 40, "optimizer.lr": 1e-5})
+
+    Raises ConfigError at once for settings that can't be honoured.
+    """
+
+    def __init__(
+        self,
+        agent: Any = None,
+        evaluator: Any = None,
+        tasks: Any = None,
+        *,
+        model: str | None = None,
+        backend: str | None = None,
+        config: str | None = None,
+        settings: Mapping[str, Any] | None = None,
+        plugins: PluginManager | None = None,
+        console: Console | None = None,
+    ) -> None:
+        self._plugins = plugins or get_plugins()
+        self._plugins.check_pending()
+        named: dict[str, Any] = {"model": model, "backend": backend}
+        self._objects: dict[str, Any] = {}
+        for name, value in (("agent", agent), ("evaluator", evaluator), ("tasks", tasks)):
+            if value is None or isinstance(value, str):
+                named[name] = value
+            else:
+                self._objects[name] = value
+        given = {k: v for k, v in named.items() if v is not None}
+        layers = [read_config_file(config) if config else {}, given, settings or {}]
+        self.config = resolve_config(TrainConfig, layers, self._plugins)
+        self._console = console
+        if not self.config.tasks and "tasks" not in self._objects:
+            raise ConfigError(
+                "no tasks are given: name some of `rllm task list` (for example chain_sum), or a JSONL file"
+            )
+
+    def train(self) -> TrainResult:
+        """Train to the end, and return what it came to. Also works where an event loop is running (a notebook)."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return asyncio.run(self.train_async())
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-train") as pool:
+            return pool.submit(lambda: asyncio.run(self.train_async())).result()
+
+    async def train_async(self) -> TrainResult:
+        """The same, to be awaited."""
+        return await train(self.config, self._plugins, console=self._console, **self._objects)
