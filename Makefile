@@ -1,0 +1,36 @@
+# Few, obvious targets; each sets up what it needs in .venv. Needs Python 3.11 or newer and the package index.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: train test test-slow lint format clean
+
+train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
+	$(BIN)/rllm train chain_sum $(SETTINGS)
+
+test: lint  ## what CI runs
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)  ## the learning runs, over an hour
+	$(BIN)/python -m pytest -m slow --timeout 5400 -s
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/pyright
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) dist build
+
+$(READY): pyproject.toml constraints.txt packages/rllm-core/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --constraint constraints.txt --editable 'packages/rllm-core[train]' --group dev
+	touch $(READY)
