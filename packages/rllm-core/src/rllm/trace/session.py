@@ -6,8 +6,10 @@ Everything that an LLM call needs to find its way to the policy and back into th
 __all__ = ["Session", "Span", "as_role", "current_session", "current_span", "no_session", "use_session"]
 
 import contextlib
+import threading
 import uuid
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Generator
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -47,6 +49,10 @@ NOWHERE = _Nowhere()
 _session: ContextVar[Session | _Nowhere | None] = ContextVar("rllm_session", default=None)
 _span: ContextVar[Span | None] = ContextVar("rllm_span", default=None)
 
+_in_use: Counter[str] = Counter()
+"""Base URLs of the sessions that are in use somewhere in this process."""
+_in_use_lock = threading.Lock()
+
 
 def current_session() -> Session | None:
     """The session of this context; None outside every session and inside ``no_session``."""
@@ -65,18 +71,35 @@ def current_span() -> Span | None:
 
 
 @contextlib.contextmanager
-def use_session(session: Session) -> Iterator[Session]:
+def use_session(session: Session) -> Generator[Session]:
     """Make ``session`` the context's, and restore what was before."""
     token, span = _session.set(session), _span.set(None)
+    with _in_use_lock:
+        _in_use[session.base_url] += 1
     try:
         yield session
     finally:
+        with _in_use_lock:
+            _in_use[session.base_url] -= 1
+            if not _in_use[session.base_url]:
+                del _in_use[session.base_url]
         _span.reset(span)
         _session.reset(token)
 
 
+def is_below(url: str, base_url: str) -> bool:
+    """Whether ``url`` is ``base_url`` or a path under it."""
+    return url.rstrip("/") == base_url.rstrip("/") or url.startswith(base_url.rstrip("/") + "/")
+
+
+def is_session_url(url: str) -> bool:
+    """Whether ``url`` belongs to a session that is in use: such a call needs no context, its URL says whose it is."""
+    with _in_use_lock:
+        return any(is_below(url, base_url) for base_url in _in_use)
+
+
 @contextlib.contextmanager
-def no_session() -> Iterator[None]:
+def no_session() -> Generator[None]:
     """Mark calls in this context as nobody's: they go where their client sends them, unrecorded.
 
     For an agent that means to call a paid provider by itself, and around evaluators.
@@ -88,8 +111,34 @@ def no_session() -> Iterator[None]:
         _session.reset(token)
 
 
+@dataclass(frozen=True)
+class Carried:
+    """What a thread or a pool's job takes over from the context that started it: the session (or mark) and span."""
+
+    session: Session | _Nowhere
+    span: Span | None
+
+
+def capture() -> Carried | None:
+    """What this context would hand on; None where it has neither a session nor the mark."""
+    session = _session.get()
+    return None if session is None else Carried(session, _span.get())
+
+
 @contextlib.contextmanager
-def as_role(role: str) -> Iterator[Span]:
+def resume(carried: Carried | None) -> Generator[None]:
+    """Inside, the context is that of ``carried`` (None: of nobody); what was before is restored."""
+    session = _session.set(None if carried is None else carried.session)
+    span = _span.set(None if carried is None else carried.span)
+    try:
+        yield
+    finally:
+        _span.reset(span)
+        _session.reset(session)
+
+
+@contextlib.contextmanager
+def as_role(role: str) -> Generator[Span]:
     """Calls inside belong to the agent ``role``; each use is one trajectory of it.
 
     >>> with as_role("checker") as span:
