@@ -3,6 +3,7 @@
 import asyncio
 import concurrent.futures
 import contextlib
+import functools
 import json
 import threading
 from collections.abc import Iterator
@@ -84,9 +85,9 @@ def test_streams_parsing_and_raw_responses_go_on_as_they_are(client, gateway):
         assert "".join(c.choices[0].delta.content or "" for c in chunks) == "re: hi"
         with chat.stream(model="policy", messages=messages) as stream:
             assert stream.get_final_completion().choices[0].message.content == "re: hi"
-        assert chat.parse(model="policy", messages=messages, response_format=Answer).choices[0].message.parsed == Answer(
-            answer=7
-        )
+        assert chat.parse(model="policy", messages=messages, response_format=Answer).choices[
+            0
+        ].message.parsed == Answer(answer=7)
         raw = chat.with_raw_response.create(model="policy", messages=messages)
         assert raw.headers["x-request-id"] == "call-1"
         assert raw.parse().choices[0].message.content == "re: hi"
@@ -124,10 +125,10 @@ def test_a_call_names_its_span(client, gateway):
 def test_the_clients_own_credentials_are_not_sent_to_the_session(gateway, spelling):
     instrument_openai()
     headers = {spelling: "Bearer sk-theirs", "api-key": "sk-theirs", "x-mine": "kept"}
-    with openai.OpenAI(base_url=DEAD, api_key="sk-theirs", default_headers=headers) as client:
-        with use_session(gateway.session("a")):
-            _ask(client)
-            client.models.list(extra_headers={spelling: "Bearer sk-theirs", "x-mine": "here"})
+    client = openai.OpenAI(base_url=DEAD, api_key="sk-theirs", default_headers=headers)
+    with client, use_session(gateway.session("a")):
+        _ask(client)
+        client.models.list(extra_headers={spelling: "Bearer sk-theirs", "x-mine": "here"})
     for seen, mine in zip(gateway.seen, ["kept", "here"], strict=True):
         assert seen.headers["authorization"] == "Bearer rllm-a-key"
         assert seen.headers["x-mine"] == mine
@@ -176,6 +177,16 @@ def test_a_client_made_without_a_key_while_rollouts_run_works_in_a_later_session
     client.close()
 
 
+def test_the_module_level_client_works_without_a_key(gateway, monkeypatch):
+    monkeypatch.setattr(openai, "_client", None)
+    monkeypatch.setattr(openai, "api_key", None)
+    instrument_openai()
+    with use_session(gateway.session("a")):
+        reply = openai.chat.completions.create(model="policy", messages=[{"role": "user", "content": "hi"}])
+        openai._client.close()
+    assert reply.choices[0].message.content == "re: hi"
+
+
 def test_outside_rollouts_a_client_without_a_key_is_refused_as_ever():
     instrument_openai()
     with pytest.raises(openai.OpenAIError, match="api_key"):
@@ -194,9 +205,9 @@ def test_a_key_that_is_given_stays_the_clients(monkeypatch):
 def test_a_client_that_points_at_the_session_gets_the_span_and_nothing_else_changes(gateway):
     instrument_openai()
     session = gateway.session("a")
-    with openai.OpenAI(base_url=session.base_url, api_key=session.api_key) as client:
-        with use_session(session), as_role("solver") as span:
-            assert _ask(client) == "re: hi"
+    client = openai.OpenAI(base_url=session.base_url, api_key=session.api_key)
+    with client, use_session(session), as_role("solver") as span:
+        assert _ask(client) == "re: hi"
     (seen,) = gateway.seen
     assert seen.path == "/sessions/a/v1/chat/completions"
     assert seen.headers["authorization"] == "Bearer rllm-a-key"
@@ -308,8 +319,6 @@ def test_a_wrapper_that_somebody_put_on_top_is_left_and_ours_sleeps_below_it(gat
     calls = []
 
     def wrap(original):
-        import functools
-
         @functools.wraps(original)
         def request(*arguments, **keywords):
             calls.append(1)
@@ -380,7 +389,7 @@ async def test_concurrent_sessions_in_threads_and_shared_pools_each_reach_their_
     async def in_executor(ask: list[object]) -> None:
         await asyncio.get_running_loop().run_in_executor(shared, _ask, *ask)
 
-    with contextlib.closing(client), shared, rollouts_running(), carry_context():
-        with concurrent.futures.ThreadPoolExecutor(N) as runner:
-            list(runner.map(flow, [f"s{i}" for i in range(N)]))
+    runner = concurrent.futures.ThreadPoolExecutor(N)
+    with contextlib.closing(client), shared, runner, rollouts_running(), carry_context():
+        list(runner.map(flow, [f"s{i}" for i in range(N)]))
     _check_own_sessions(gateway, 6)
