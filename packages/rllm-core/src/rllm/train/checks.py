@@ -5,6 +5,7 @@ __all__ = ["check_config", "check_tasks"]
 import math
 from collections.abc import Sequence
 
+from rllm.advantage import smallest_group
 from rllm.config import TrainConfig
 from rllm.errors import ConfigError, TaskError
 from rllm.plugins import PluginManager
@@ -28,7 +29,7 @@ def check_config(config: TrainConfig, plugins: PluginManager) -> None:
             "Train with a temperature above 0, usually 1"
         )
     smallest = {
-        name: int(plugins.get("estimator", name).extra.get("min_group", 1))
+        name: smallest_group(plugins.get("estimator", name))
         for name in {config.estimator, *config.estimator_by_role.values()}
     }
     for name, least in smallest.items():

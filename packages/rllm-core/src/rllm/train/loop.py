@@ -206,7 +206,7 @@ async def _one_step(run: _Run, tasks: list[Task], watch: BugWatch) -> None:
     )
     rolled_out = time.monotonic()
     watch.check(episodes)
-    batch = to_batch(episodes, config, run.plugins, temperature=run.sampling.temperature, step=run.steps)
+    batch = to_batch(episodes, config, run.plugins, sampling=run.sampling, step=run.steps)
     require_targets(batch, is_first=run.steps == 0)
     for scored in batch.scored:
         run.plugins.notify("rllm_group_scored", group=scored.group, advantages=scored.advantages_G.tolist())
