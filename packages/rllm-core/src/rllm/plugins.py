@@ -15,7 +15,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from importlib.metadata import entry_points
@@ -164,14 +164,16 @@ class PluginManager:
     ) -> None:
         where = f"plugin {plugin!r}: {kind} {name!r}"
         if not _NAME.fullmatch(name):
-            raise PluginError(f"{where}: a name has small letters, digits, '_', '-' and '.', and starts with the first two")
+            raise PluginError(
+                f"{where}: a name has small letters, digits, '_', '-' and '.', and starts with the first two"
+            )
         if not callable(value):
             raise PluginError(f"{where}: the value must be callable, got {type(value).__name__}")
         held = self._items[kind].get(name)
         if held is not None:
             raise PluginError(f"{where} is already registered by plugin {held.plugin!r}; choose another name")
         if settings is not None:
-            if not (inspect.isclass(settings) and issubclass(settings, BaseModel)):
+            if not _is_model(settings):
                 raise PluginError(f"{where}: settings must be a pydantic model class, got {settings!r}")
             required = [n for n, f in settings.model_fields.items() if f.is_required()]
             if required:
@@ -223,7 +225,7 @@ class PluginManager:
                 log.exception("plugin %r failed in %s; the run goes on", impl.plugin_name, hook)
 
     @contextlib.contextmanager
-    def rollout_context(self, session: Any) -> Iterator[None]:
+    def rollout_context(self, session: Any) -> Generator[None]:
         """Enter every plugin's context around a rollout. Raises PluginError that names the plugin."""
         with ExitStack() as stack:
             for impl in self._pm.hook.rllm_rollout_context.get_hookimpls():
@@ -236,6 +238,10 @@ class PluginManager:
                         f"plugin {impl.plugin_name!r} failed in rllm_rollout_context: {type(error).__name__}: {error}"
                     ) from error
             yield
+
+
+def _is_model(value: object) -> bool:
+    return inspect.isclass(value) and issubclass(value, BaseModel)
 
 
 def _call(impl: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:

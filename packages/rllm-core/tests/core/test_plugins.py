@@ -39,7 +39,7 @@ def test_a_registered_item_is_found_by_its_name(manager):
 
 def test_an_unknown_name_is_answered_with_the_nearest(manager):
     manager.register(module(rllm_register_estimators=estimators(("best_of_two", len))))
-    with pytest.raises(UnknownNameError, match="no estimator 'best_of_too'.*'best_of_two'"):
+    with pytest.raises(UnknownNameError, match=r"no estimator 'best_of_too'.*'best_of_two'"):
         manager.get("estimator", "best_of_too")
 
 
@@ -48,7 +48,7 @@ def test_a_misspelt_hook_is_an_error_with_the_nearest_name(manager):
     def rllm_register_estimator(register):
         register("x", len)
 
-    with pytest.raises(PluginError, match="'stranger'.*rllm_register_estimators"):
+    with pytest.raises(PluginError, match=r"'stranger'.*rllm_register_estimators"):
         manager.register(module(rllm_register_estimator=rllm_register_estimator))
 
 

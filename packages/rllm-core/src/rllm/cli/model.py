@@ -107,7 +107,7 @@ def _ask(name: str) -> str:
     async def ask() -> str:
         with tempfile.TemporaryDirectory() as folder:
             async with open_serving(config, plugins, Path(folder) / "traces.sqlite") as serving:
-                parts = resolve_parts(config, plugins, tasks=[task], agent="chat", evaluator=lambda task, episode: 1.0)
+                parts = resolve_parts(config, plugins, tasks=[task], agent="chat", evaluator="number")
                 runner = RolloutRunner(
                     serving.gateway, plugins, parts.flow, parts.evaluator, config.rollout, serving.model.name
                 )

@@ -57,8 +57,10 @@ def settings_help(kind: type[Any], context: click.Context, value: bool) -> None:
             if isinstance(annotation, type) and issubclass(annotation, BaseModel):
                 write(annotation, f"{prefix}{name}.")
             else:
-                default = "null" if field.get_default(call_default_factory=True) is None else field.get_default(
-                    call_default_factory=True
+                default = (
+                    "null"
+                    if field.get_default(call_default_factory=True) is None
+                    else field.get_default(call_default_factory=True)
                 )
                 click.echo(f"  {prefix}{name}={default}")
 

@@ -1,13 +1,13 @@
 """Everything that serves a policy to agents, put together: engine, renderer, trace store, gateway.
 
-    model name ──▶ backend (or a provider) ──▶ upstream ──▶ gateway ◀── agents
+model name ──▶ backend (or a provider) ──▶ upstream ──▶ gateway ◀── agents
 """
 
 __all__ = ["Serving", "open_serving"]
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Serving:
 @contextlib.asynccontextmanager
 async def open_serving(
     config: TrainConfig | EvalConfig, plugins: PluginManager, traces: Path
-) -> AsyncIterator[Serving]:
+) -> AsyncGenerator[Serving]:
     """Load the model, start the gateway, and end both in the right order whatever happens inside.
 
     Raises ModelError for a model that can't be trained (a provider's), ConfigError for settings the backend refuses.

@@ -83,7 +83,8 @@ class BugWatch:
         error = EvaluatorError if kind == "evaluator_error" else RolloutError
         raise error(
             f"{who} failed in the same way in {count} of the first {len(episodes)} rollouts ({kind}): "
-            f"{failure.message}. {advice}".rstrip() + detail
+            f"{failure.message}. {advice}".rstrip()
+            + detail
         )
 
 

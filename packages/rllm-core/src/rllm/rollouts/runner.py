@@ -1,6 +1,6 @@
 """Runs rollouts: many at a time, each in its own session, with time limits, retries and grades.
 
-    task ──▶ session ──▶ flow ──▶ recorded steps ──▶ episode ──▶ evaluator ──▶ graded episode
+task ──▶ session ──▶ flow ──▶ recorded steps ──▶ episode ──▶ evaluator ──▶ graded episode
 """
 
 __all__ = ["RolloutRunner", "RunnerStats"]
@@ -8,6 +8,7 @@ __all__ = ["RolloutRunner", "RunnerStats"]
 import asyncio
 import json
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -109,7 +110,8 @@ class RolloutRunner:
         self, task: Task, sample: int, sampling: SamplingParams, is_training: bool, phase: str
     ) -> Episode:
         started = time.monotonic()
-        for attempt in range(self.config.retries + 1):
+        attempt = 0
+        while True:
             session = self.gateway.open_session(
                 task_id=task.id,
                 sample=sample,
@@ -128,8 +130,9 @@ class RolloutRunner:
                 steps = await asyncio.to_thread(self.gateway.close_session, session.id)
             state = self.gateway.session_state(session.id)
             failure = attribute(error, state, self.config.timeout_s)
-            if failure is None or failure.kind not in RETRIED:
+            if failure is None or failure.kind not in RETRIED or attempt == self.config.retries:
                 break
+            attempt += 1
         episode = self._assemble(task, sample, session, steps, returned, failure)
         episode = await self._graded(episode, state)
         return episode.model_copy(update={"attempts": attempt + 1, "duration_s": time.monotonic() - started})
@@ -204,9 +207,7 @@ class RolloutRunner:
                 "Give one with --evaluator file.py:function, or return an Episode with a reward"
             )
         try:
-            reward = await grade(
-                self.evaluator, episode.task, episode, timeout_s=self.config.evaluator_timeout_s
-            )
+            reward = await grade(self.evaluator, episode.task, episode, timeout_s=self.config.evaluator_timeout_s)
         except EvaluatorError as error:
             if episode.failure is not None:
                 return episode  # a failed rollout that can't be graded gets failure_reward when groups are made
@@ -216,8 +217,6 @@ class RolloutRunner:
 
 
 def _cause_of(error: BaseException) -> str:
-    import traceback
-
     return "" if error.__cause__ is None else "".join(traceback.format_exception(error.__cause__))
 
 

@@ -1,6 +1,6 @@
 """A batch's episodes into what the optimizer steps take: groups, advantages, rows, weights. No effects.
 
-    episodes ──▶ groups ──▶ advantages ──▶ rows ──▶ weighed minibatches
+episodes ──▶ groups ──▶ advantages ──▶ rows ──▶ weighed minibatches
 """
 
 __all__ = ["Batch", "require_targets", "to_batch"]

@@ -5,6 +5,7 @@ Both show progress, the time left and the reward curve, drawn with block charact
 
 __all__ = ["Display", "curve"]
 
+import itertools
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -32,7 +33,7 @@ def curve(values: Sequence[float], width: int = 40, low: float | None = None, hi
         return ""
     if len(values) > width:
         edges = [round(i * len(values) / width) for i in range(width + 1)]
-        values = [sum(values[a:b]) / (b - a) for a, b in zip(edges[:-1], edges[1:], strict=True)]
+        values = [sum(values[a:b]) / (b - a) for a, b in itertools.pairwise(edges)]
     bottom = min(values) if low is None else low
     span = (max(values) if high is None else high) - bottom
     if span <= 0:

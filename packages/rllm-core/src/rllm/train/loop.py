@@ -126,9 +126,7 @@ async def train(
                 runner = RolloutRunner(
                     serving.gateway, plugins, parts.flow, parts.evaluator, config.rollout, serving.model.name
                 )
-                run = _Run(
-                    config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total
-                )
+                run = _Run(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total)
                 result = await _train(run, train_tasks)
         folder.write_json("report.json", result.as_dict())
         return result

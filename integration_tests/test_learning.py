@@ -1,0 +1,47 @@
+"""Does training make a model better at questions it was never trained on, and does a control learn nothing?
+
+Each run is the command that a user would type, in a process of its own; `make test-slow` runs them.
+"""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+RLLM = str(Path(sys.executable).with_name("rllm"))
+SEEDS = (0, 1, 2)
+
+CHAIN_SUM = ("chain_sum", "validation.samples=8", "epochs=2")
+"""As `make train` runs it."""
+
+
+def train(folder: Path, *arguments: str) -> dict:
+    """The report of one run."""
+    done = subprocess.run([RLLM, "train", *arguments, f"run_dir={folder}"], stdout=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stdout
+    report = json.loads((folder / "report.json").read_text())
+    before, after = report["before"], report["after"]
+    print(
+        f"{' '.join(arguments)}: accuracy {before['accuracy']:.3f} → {after['accuracy']:.3f}, reward "
+        f"{before['reward']:.3f} → {after['reward']:.3f}, constant {report['constant']}, "
+        f"{report['steps']} steps in {report['training_s']:.0f} s"
+    )
+    return report
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_smollm2_learns_short_sums(tmp_path, seed):
+    report = train(tmp_path / "run", *CHAIN_SUM, f"seed={seed}")
+    before, after = report["before"], report["after"]
+    assert (after["n_tasks"], after["n_samples"]) == (64, 512)
+    assert after["accuracy"] - before["accuracy"] >= 0.25
+    assert after["accuracy"] > report["constant"][1]
+
+
+def test_smollm2_learns_nothing_from_permuted_rewards_on_short_sums(tmp_path):
+    report = train(tmp_path / "run", *CHAIN_SUM, "shuffle_rewards=true")
+    assert abs(report["after"]["accuracy"] - report["before"]["accuracy"]) < 0.05
