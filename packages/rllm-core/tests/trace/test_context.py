@@ -82,6 +82,13 @@ def test_a_timer_and_a_subclass_that_overrides_run_have_the_session():
     assert "run" not in vars(mine)
 
 
+def test_a_session_starts_outside_every_span():
+    with use_session(_session("a")), as_role("outer"):
+        with use_session(_session("b")):
+            assert _where() == ("b", None)
+        assert _where() == ("a", "outer")
+
+
 def test_a_thread_keeps_the_span_of_its_start():
     go, found = threading.Event(), []
     with carry_context(), use_session(_session("a")):

@@ -128,7 +128,7 @@ def test_the_clients_own_credentials_are_not_sent_to_the_session(gateway, spelli
     client = openai.OpenAI(base_url=DEAD, api_key="sk-theirs", default_headers=headers)
     with client, use_session(gateway.session("a")):
         _ask(client)
-        client.models.list(extra_headers={spelling: "Bearer sk-theirs", "x-mine": "here"})
+        client.models.list(extra_headers={spelling: "Bearer sk-theirs", "API-Key": "sk-theirs", "x-mine": "here"})
     for seen, mine in zip(gateway.seen, ["kept", "here"], strict=True):
         assert seen.headers["authorization"] == "Bearer rllm-a-key"
         assert seen.headers["x-mine"] == mine
@@ -299,6 +299,34 @@ def test_what_the_gateway_does_not_serve_is_refused_inside_a_session(client, gat
             body={"model": "policy", "messages": [{"role": "user", "content": "hi"}]},
         )
     assert [seen.path for seen in gateway.seen] == ["/sessions/a/v1/chat/completions"]
+
+
+VERSION = tuple(int(part) for part in openai.__version__.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    "connect",
+    [
+        pytest.param(lambda: openai.OpenAI(api_key="k").realtime.connect(model="m"), id="realtime"),
+        pytest.param(lambda: openai.AsyncOpenAI(api_key="k").realtime.connect(model="m"), id="async realtime"),
+        pytest.param(
+            lambda: openai.OpenAI(api_key="k").responses.connect(),
+            id="responses",
+            marks=pytest.mark.skipif(VERSION < (2, 22), reason="openai has responses over websockets since 2.22"),
+        ),
+    ],
+)
+def test_a_websocket_is_refused_before_it_is_opened(connect, gateway):
+    instrument_openai()
+    with use_session(gateway.session("a")), pytest.raises(SessionError, match=r"serve WEBSOCKET.*no_session"):
+        connect()
+    with rollouts_running(), pytest.raises(SessionError, match=r"\.connect"):
+        connect()
+    with rollouts_running(), no_session():
+        connect()  # makes a manager; nothing is sent until it is entered
+    with use_session(gateway.session("a", redirect=False)):
+        connect()
+    assert gateway.seen == []
 
 
 def test_instrumenting_twice_is_once_and_undoing_restores_exactly():

@@ -8,6 +8,7 @@ key don't matter, and its own retries, streams, parsing and raw responses go on 
 __all__ = ["instrument_openai", "uninstrument_openai"]
 
 import functools
+import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -40,10 +41,23 @@ _AZURE_KEYS = (
 )
 """Arguments and environment variables, any of which makes openai content."""
 
+_WEBSOCKETS = (
+    ((2, 0), "openai.resources.realtime", ("Realtime", "AsyncRealtime")),
+    ((2, 22), "openai.resources.responses", ("Responses", "AsyncResponses")),
+)
+"""Whose ``connect`` goes past ``request``, by the openai version that brought it."""
+
 
 def _patches() -> Sequence[Patch]:
     import openai
 
+    version = tuple(int(part) for part in openai.__version__.split(".")[:2])
+    websockets = [
+        Patch(getattr(importlib.import_module(module), name), "connect", _wrap_connect)
+        for since, module, names in _WEBSOCKETS
+        if version >= since
+        for name in names
+    ]
     key, azure_key = functools.partial(_wrap_init, *_KEYS), functools.partial(_wrap_init, *_AZURE_KEYS)
     return (
         Patch(openai.OpenAI, "request", _wrap_request),
@@ -52,6 +66,7 @@ def _patches() -> Sequence[Patch]:
         Patch(openai.AsyncOpenAI, "__init__", key),
         Patch(openai.AzureOpenAI, "__init__", azure_key),
         Patch(openai.AsyncAzureOpenAI, "__init__", azure_key),
+        *websockets,
     )
 
 
@@ -100,6 +115,17 @@ def _wrap_init(
         original(self, *arguments, **keywords)
 
     return init
+
+
+def _wrap_connect(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def connect(self: object, *arguments: Any, **keywords: Any) -> Any:
+        session = current_session()
+        if _PATCHES.is_on and _is_in_rollout() and (session is None or session.redirect):
+            raise SessionError(_unserved_message("websocket", f"{type(self).__name__}.connect"))
+        return original(self, *arguments, **keywords)
+
+    return connect
 
 
 def _is_in_rollout() -> bool:
