@@ -13,10 +13,15 @@ from rllm.types import Episode, Failure, FailureKind, Reward, SamplingParams, St
 
 def call(index: int = 0, *, ids: tuple[int, ...] = (5, 6), **changes) -> Step:
     n = len(ids)
-    fields = dict(
-        call_id=f"call{index}", session_id="s", index=index, added_ids=(1, 2), completion_ids=ids,
-        logprobs=(-0.5,) * n, versions=(0,) * n,
-    )  # fmt: skip
+    fields = {
+        "call_id": f"call{index}",
+        "session_id": "s",
+        "index": index,
+        "added_ids": (1, 2),
+        "completion_ids": ids,
+        "logprobs": (-0.5,) * n,
+        "versions": (0,) * n,
+    }
     return Step(**(fields | changes))
 
 
@@ -149,25 +154,27 @@ def test_a_failure_without_a_completed_call_is_dropped_whatever_its_kind():
 
 
 UNTRAINABLE = {
-    "no call at all": (),
-    "no tokens": (run("main", None, call(ids=())),),
-    "no ids from upstream": (run("main", None, call(untrainable="10 ids, 9 logprobs")),),
-    "another temperature": (run("main", None, call(sampling=SamplingParams(temperature=0.5))),),
-    "truncated sampling": (run("main", None, call(sampling=SamplingParams(top_p=0.9))),),
-    "greedy": (run("main", None, call(sampling=SamplingParams(temperature=0.0))),),
-    "a cancelled call": (run("main", None, call(status="cancelled")),),
-    "NaN logprobs": (run("main", None, call(logprobs=(-0.5, math.nan))),),
-    "an empty prompt": (run("main", None, call(added_ids=())),),
+    "no_target": (),
+    "no_target: empty completion": (run("main", None, call(ids=())),),
+    "no_target: 10 ids, 9 logprobs": (run("main", None, call(untrainable="10 ids, 9 logprobs")),),
+    "no_target: other temperature": (run("main", None, call(sampling=SamplingParams(temperature=0.5))),),
+    "no_target: modified distribution": (
+        run("main", None, call(sampling=SamplingParams(top_p=0.9)), call(1, sampling=SamplingParams(temperature=0))),
+        run("main", None, call(2, ids=())),
+    ),
+    "no_target: call cancelled": (run("main", None, call(status="cancelled")),),
+    "no_target: logprob not finite": (run("main", None, call(logprobs=(-0.5, math.nan))),),
+    "no_target: empty prompt": (run("main", None, call(added_ids=())),),
 }
 
 
-@pytest.mark.parametrize("case", UNTRAINABLE)
-def test_a_rollout_without_a_token_to_train_on_does_not_move_its_siblings_baseline(case):
+@pytest.mark.parametrize("reason", UNTRAINABLE)
+def test_a_rollout_without_a_token_to_train_on_does_not_move_its_siblings_baseline(reason):
     # huggingface/trl#6420, verl-project/verl#6452: the siblings' advantages are those of a group of 3.
     rewards = [1.0, 0.0, 0.5]
-    empty = episode(3, 1.0, trajectories=UNTRAINABLE[case])
+    empty = episode(3, 1.0, trajectories=UNTRAINABLE[reason])
     result = grouped(*(episode(s, r) for s, r in enumerate(rewards)), empty)
-    assert result.left_out == {"no_target": 1}
+    assert result.left_out == {reason: 1}
     assert result.smaller == 1
     [scored] = grpo(result.groups)
     # mean 0.5, sample deviation 0.5
@@ -182,7 +189,9 @@ def test_one_trainable_step_is_enough_to_belong_to_a_group():
 def test_the_runs_own_temperature_is_the_right_one():
     warm = run("main", None, call(sampling=SamplingParams(temperature=0.7)))
     assert len(grouped(episode(0, 1.0, trajectories=(warm,)), temperature=0.7).groups) == 1
-    assert grouped(episode(0, 1.0, trajectories=(warm,)), temperature=1.0).left_out == {"no_target": 1}
+    assert grouped(episode(0, 1.0, trajectories=(warm,)), temperature=1.0).left_out == {
+        "no_target: other temperature": 1
+    }
 
 
 def test_roles_that_are_not_trained_are_counted():

@@ -33,8 +33,9 @@ class GroupingResult:
     """Reason → how many places in groups it cost: one for each role of a rollout, one for a rollout without any.
 
     A kind of failure (``timeout``, ``evaluator_error``, …): the rollout was dropped. ``no_reward``: the evaluator gave
-    none, or not for all trajectories of the role. ``not_finite``: NaN or infinity. ``no_target``: no sampled token of
-    the role may be trained on. ``role_not_trained``: the role is not among ``train_roles``.
+    none, or not for all trajectories of the role. ``not_finite``: NaN or infinity. ``no_target``: there is no sampled
+    token of the role, and ``no_target: …``: none that may be trained on, with the ``untrainable_reason`` of most of its
+    steps. ``role_not_trained``: the role is not among ``train_roles``.
     """
 
     @property
@@ -149,8 +150,11 @@ def _mean_reward(episode: Episode, trajectories: Sequence[Trajectory]) -> float 
 def _why_left_out(
     episode: Episode, trajectories: Sequence[Trajectory], reward: float | None, temperature: float
 ) -> str | None:
-    if all(untrainable_reason(step, temperature) is not None for t in trajectories for step in t.steps):
+    reasons = [untrainable_reason(step, temperature) for t in trajectories for step in t.steps]
+    if not reasons:
         return "no_target"
+    if None not in reasons:
+        return f"no_target: {Counter(reasons).most_common(1)[0][0]}"
     if reward is None:
         return None if episode.failure is not None else "no_reward"
     return None if math.isfinite(reward) else "not_finite"
