@@ -21,7 +21,7 @@ _clients: WeakKeyDictionary[asyncio.AbstractEventLoop, Any] = WeakKeyDictionary(
 
 
 def _client(config: AgentConfig) -> AsyncOpenAI:
-    """One client per event loop (each costs some 20 ms of TLS set-up and can't leave its loop), bound to the session."""
+    """The session's client. One serves all of an event loop: each costs some 20 ms of TLS set-up."""
     import openai
 
     loop = asyncio.get_running_loop()

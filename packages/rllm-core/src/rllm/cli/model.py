@@ -80,7 +80,7 @@ def setup(
         setup_model(name, path=path, base_url=base_url, model_id=model_id, api_key=key or None)
     elif path or base_url or model_id or key_env:
         raise ConfigError(f"{name!r} is a built-in model and takes no address; choose another name for yours")
-    source = resolve_model(name)
+    source = resolve_model(name, click.echo)
     click.echo(f"{name} is ready ({source.kind}{', ' + source.path if source.path else ''})")
     if not no_try:
         click.echo(f"asked 'Say hello.', it says: {_ask(name)!r}")

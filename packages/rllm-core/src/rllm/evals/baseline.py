@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rllm.protocols import Evaluator
 from rllm.errors import EvaluatorError
+from rllm.protocols import Evaluator
 from rllm.reward import grade
 from rllm.types import Episode, Task
 

@@ -7,7 +7,7 @@ __all__ = ["Serving", "open_serving"]
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,14 +37,16 @@ class Serving:
 
 @contextlib.asynccontextmanager
 async def open_serving(
-    config: TrainConfig | EvalConfig, plugins: PluginManager, traces: Path
+    config: TrainConfig | EvalConfig, plugins: PluginManager, traces: Path, say: Callable[[str], None] = log.info
 ) -> AsyncGenerator[Serving]:
     """Load the model, start the gateway, and end both in the right order whatever happens inside.
+
+    ``say`` is told what takes a while: a model's first conversion.
 
     Raises ModelError for a model that can't be trained (a provider's), ConfigError for settings the backend refuses.
     """
     trains = isinstance(config, TrainConfig)
-    source = resolve_model(config.model)
+    source = resolve_model(config.model, say)
     if source.kind == "provider" and trains:
         raise ModelError(
             f"the model {config.model!r} is a provider's: its weights can't be trained. "

@@ -15,6 +15,7 @@ from rllm.concurrency import call_in_thread
 from rllm.config import AgentConfig
 from rllm.errors import ConfigError, UnknownNameError
 from rllm.plugins import PluginManager
+from rllm.trace import instrument_openai, rollouts_running
 from rllm.types import Task
 
 
@@ -108,8 +109,11 @@ def _load_file(path: str, kind: str) -> Any:
     # its neighbours, as a script could.
     sys.modules[module_name] = module
     sys.path.insert(0, str(file.resolve().parent))
+    # As inside a rollout: a client that the file makes when loaded needs no key, and may not reach a provider.
+    instrument_openai()
     try:
-        spec.loader.exec_module(module)
+        with rollouts_running():
+            spec.loader.exec_module(module)
     except Exception as error:
         raise ConfigError(f"the {kind}'s file {path!r} raised {type(error).__name__} when loaded: {error}") from error
     return module

@@ -117,7 +117,7 @@ async def train(
         with display:
             display.say(f"run folder {folder.path}")
             display.say(f"loading {config.model}")
-            async with open_serving(config, plugins, folder.traces) as serving:
+            async with open_serving(config, plugins, folder.traces, display.say) as serving:
                 backend = serving.backend
                 if backend is None:
                     raise RLLMError("a model that can't be trained passed the checks; this is a bug in rLLM")
