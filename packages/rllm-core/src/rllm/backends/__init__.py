@@ -1,0 +1,1 @@
+"""What trains and serves a policy: the embedded engine in ``local/``, registered by ``builtin``."""

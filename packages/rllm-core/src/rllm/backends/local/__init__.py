@@ -1,0 +1,1 @@
+"""The embedded engine: a transformers model that is drawn from and trained in this process, on CPU or one GPU."""

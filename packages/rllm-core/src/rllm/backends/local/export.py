@@ -1,0 +1,37 @@
+"""Writing a policy as a Hugging Face folder that ``from_pretrained`` loads, LoRA merged into the weights."""
+
+__all__ = ["export_policy"]
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from peft.tuners.lora import Linear as LoraLinear
+
+from rllm.backends.local.policy import Policy
+
+ADAPTER = "default"
+"""peft's name for the one adapter that we add."""
+
+
+@torch.no_grad()
+def export_policy(policy: Policy, tokenizer: Any, path: Path) -> None:
+    """Write weights (float32), configuration, generation configuration, tokenizer and chat template to ``path``.
+
+    Raises OSError.
+    """
+    path.mkdir(parents=True, exist_ok=True)
+    network = policy.network
+    network.save_pretrained(path, state_dict=merged_weights(network))
+    tokenizer.save_pretrained(path)
+
+
+def merged_weights(network: Any) -> dict[str, torch.Tensor]:
+    """The state dict of the network as it was before peft wrapped its layers, each adapter added to its weight."""
+    weights: dict[str, torch.Tensor] = network.state_dict()
+    merged = {k.replace(".base_layer.", "."): v for k, v in weights.items() if ".lora_" not in k}
+    for name, module in network.named_modules():
+        if isinstance(module, LoraLinear):
+            key = f"{name}.weight"
+            merged[key] = merged[key] + module.get_delta_weight(ADAPTER)
+    return merged

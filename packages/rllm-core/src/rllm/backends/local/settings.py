@@ -1,0 +1,33 @@
+"""The settings of the embedded engine, the section ``tinker`` of the configuration."""
+
+__all__ = ["TinkerSettings"]
+
+from typing import Literal
+
+from pydantic import Field
+
+from rllm.config import Settings
+
+
+class TinkerSettings(Settings):
+    """How the embedded engine computes. None of these changes what is computed, but ``precision``."""
+
+    device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
+    """``auto``: a CUDA GPU where there is one, else the CPU."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """``bf16``: the layers' matrices are multiplied in bfloat16; master weights, residuals, attention and the softmax
+    stay float32. ``auto``: bf16 on CUDA, else fp32, in which sampler and trainer agree to the last digits."""
+    threads: int | None = Field(default=None, ge=1)
+    """CPU threads; None takes one for models under 5M parameters, else all cores."""
+    max_batch: int = Field(default=64, ge=1)
+    """Completions drawn at a time; further ones wait."""
+    prefill_tokens: int = Field(default=4096, ge=1)
+    """Prompt tokens that may be read between two decode steps (a longer prompt is read alone)."""
+    kv_cache_tokens: int | None = Field(default=None, ge=1)
+    """Tokens whose keys and values may be held at once; None takes what fits in 4 GiB. More completions wait."""
+    micro_batch_tokens: int = Field(default=2048, ge=1)
+    """Distinct input tokens in one forward and backward of the trainer; a longer row goes alone."""
+    gradient_checkpointing: bool = False
+    """Compute each layer again in the backward: about half the memory for a fifth more time."""
+    context_tokens: int | None = Field(default=None, ge=2)
+    """Longest prompt plus completion; None takes the model's own."""
