@@ -162,7 +162,7 @@ class TrainConfig(Settings):
     loss: str = "importance_sampling"
     loss_aggregation: Literal["token_mean", "sequence_mean", "constant", "sum"] = "constant"
     """How a minibatch's token losses are weighted: by 1/tokens, by 1/(rows × own tokens), by
-    1/(rows × sampling.max_tokens) (Dr. GRPO, Liu et al. 2025), or by 1."""
+    1/(rollouts asked for × sampling.max_tokens) (Dr. GRPO, Liu et al. 2025), or by 1."""
     ratio_cap: float | None = Field(default=2.0, gt=0)
     """Truncated importance correction between sampler and trainer; null leaves it out."""
     kl_coef: float = Field(default=0.0, ge=0)

@@ -51,7 +51,10 @@ def rllm_register_agents(register: Register) -> None:
 
 @hookspec
 def rllm_register_estimators(register: Register) -> None:
-    """Register advantage estimators: ``value(rewards)`` or ``value(rewards, settings)``, see ``Estimator``."""
+    """Register advantage estimators: ``value(rewards)`` or ``value(rewards, settings)``, see ``Estimator``.
+
+    ``register(…, min_group=1)`` for one that compares no siblings: without it, groups of one are skipped and counted.
+    """
 
 
 @hookspec

@@ -61,8 +61,8 @@ def grpo(rewards: Sequence[Floats], settings: GrpoSettings) -> list[Floats]:
 def rloo(rewards: Sequence[Floats]) -> list[Floats]:
     """A_i = r_i − mean of the others' rewards = G/(G−1) · (r_i − mean(r)).
 
-    Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free"; Ahmadian et al. 2024 (arXiv:2402.14740),
-    section 2.3. A group of one has no others to compare with and gets 0.
+    Kool et al. 2019, "Buy 4 REINFORCE samples, get a baseline for free"; Ahmadian et al. 2024 (arXiv:2402.14740).
+    A group of one has no others to compare with and gets 0.
     """
     return [_centred(r) * (len(r) / max(1, len(r) - 1)) for r in rewards]
 

@@ -20,10 +20,10 @@ Aggregation = Literal["token_mean", "sequence_mean", "constant", "sum"]
 def weigh(rows: Sequence[Row], aggregation: Aggregation, *, max_tokens: int, n_rollouts: float) -> list[Row]:
     """The rows of one minibatch with their masks (0 or 1 as built) turned into weights.
 
-    ``token_mean``: Σ_it l_it / Σ_i n_i. Every token weighs the same; DAPO (Yu et al. 2025, arXiv:2503.14476), eq. 8.
+    ``token_mean``: Σ_it l_it / Σ_i n_i. Every token weighs the same; DAPO (Yu et al. 2025, arXiv:2503.14476), eq. 12.
 
     ``sequence_mean``: 1/R Σ_i 1/n_i Σ_t l_it. Every row weighs the same, so a token of a short row weighs more; GRPO
-    (Shao et al. 2024, arXiv:2402.03300), eq. 3.
+    (Shao et al. 2024, arXiv:2402.03300), eq. 3. A conversation whose prefix broke is several rows.
 
     ``constant``: Σ_it l_it / (n_rollouts × max_tokens). Neither a row's length nor its neighbours change its weight;
     Dr. GRPO (Liu et al. 2025, arXiv:2503.20783), section 3.2, with ``grpo.std=false``. ``n_rollouts`` is the number

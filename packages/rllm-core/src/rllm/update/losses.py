@@ -48,7 +48,7 @@ def ppo(logprobs: Tensor, inputs: LossInputs, settings: PpoSettings) -> tuple[Te
     """−min(r · A, clip(r, 1 − clip_low, 1 + clip_high) · A) with r = exp(logprobs − old logprobs), [N].
 
     Schulman et al. 2017 (arXiv:1707.06347), eq. 7; asymmetric as in DAPO (Yu et al. 2025, arXiv:2503.14476), eq. 10.
-    With ``dual_clip`` = c, where A < 0, it is min(that, −c · A); Ye et al. 2020 (arXiv:1912.09729), eq. 5.
+    With ``dual_clip`` = c, where A < 0, it is min(that, −c · A); Ye et al. 2020 (arXiv:1912.09729).
     """
     advantages = inputs.advantages
     ratio = _log_ratio(logprobs, inputs.old_logprobs).exp()
