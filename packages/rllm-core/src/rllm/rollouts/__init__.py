@@ -1,7 +1,7 @@
 """``@rollout`` and the running of rollouts."""
 
-__all__ = ["BugWatch", "Rollout", "RolloutRunner", "as_flow", "load_object", "rollout"]
+__all__ = ["BugWatch", "Rollout", "RolloutRunner", "as_flow", "rollout"]
 
 from rllm.rollouts.failures import BugWatch
-from rllm.rollouts.flow import Rollout, as_flow, load_object, rollout
+from rllm.rollouts.flow import Rollout, as_flow, rollout
 from rllm.rollouts.runner import RolloutRunner

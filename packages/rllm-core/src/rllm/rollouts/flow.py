@@ -1,19 +1,16 @@
 """``@rllm.rollout`` and how a flow is called: sync or async, with the task or with the task and its configuration."""
 
-__all__ = ["Rollout", "as_flow", "load_object", "rollout"]
+__all__ = ["Rollout", "as_flow", "rollout"]
 
 import functools
-import importlib
-import importlib.util
 import inspect
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from rllm.concurrency import call_in_thread
 from rllm.config import AgentConfig
-from rllm.errors import ConfigError, UnknownNameError
+from rllm.errors import ConfigError
+from rllm.loading import load_object
 from rllm.plugins import PluginManager
 from rllm.trace import instrument_openai, rollouts_running
 from rllm.types import Task
@@ -66,7 +63,10 @@ def as_flow(agent: Any, plugins: PluginManager) -> Rollout:
     if not isinstance(agent, str):
         return Rollout(agent)
     if ":" in agent:
-        return _as_rollout(load_object(agent, "agent"), agent)
+        # Loaded as inside a rollout: a client that the file makes then needs no key, and can't reach a provider.
+        instrument_openai()
+        with rollouts_running():
+            return _as_rollout(load_object(agent, "agent"), agent)
     return _as_rollout(plugins.get("agent", agent).value, agent)
 
 
@@ -76,47 +76,6 @@ def _as_rollout(found: Any, name: str) -> Rollout:
     if not callable(found):
         raise ConfigError(f"the agent {name!r} is a {type(found).__name__}; it must be a function of the task")
     return Rollout(found)
-
-
-def load_object(reference: str, kind: str) -> Any:
-    """The object that ``file.py:name`` or ``module:name`` means. Raises ConfigError that names what is missing."""
-    where, _, name = reference.rpartition(":")
-    if where.endswith(".py"):
-        module = _load_file(where, kind)
-    else:
-        try:
-            module = importlib.import_module(where)
-        except ImportError as error:
-            raise ConfigError(
-                f"the {kind} {reference!r}: {error}. Write path/to/file.py:name, or an installed module:name"
-            ) from error
-    if name not in vars(module):
-        public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UnknownNameError(f"function in {where}", name, public)
-    return vars(module)[name]
-
-
-def _load_file(path: str, kind: str) -> Any:
-    file = Path(path).expanduser()
-    if not file.is_file():
-        raise ConfigError(f"the {kind}'s file {path!r} doesn't exist (looked from {Path.cwd()})")
-    module_name = f"rllm_user_{file.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, file.resolve())
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"the {kind}'s file {path!r} can't be loaded as Python")
-    module = importlib.util.module_from_spec(spec)
-    # Registered before it runs, so that dataclasses and pickling inside it work; its folder so that it can import
-    # its neighbours, as a script could.
-    sys.modules[module_name] = module
-    sys.path.insert(0, str(file.resolve().parent))
-    # As inside a rollout: a client that the file makes when loaded needs no key, and may not reach a provider.
-    instrument_openai()
-    try:
-        with rollouts_running():
-            spec.loader.exec_module(module)
-    except Exception as error:
-        raise ConfigError(f"the {kind}'s file {path!r} raised {type(error).__name__} when loaded: {error}") from error
-    return module
 
 
 def _count_parameters(function: Callable[..., Any], name: str) -> int:
