@@ -1,9 +1,13 @@
 """What tests of several folders share: tiny random models with a real tokenizer, saved as Hugging Face folders."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+# Read when torch is first imported: its waiting threads would spin beside other work on a busy machine.
+os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 CHAT_TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m['role'] }}\n{{ m['content'] }}<|im_end|>\n{% endfor %}"

@@ -94,8 +94,12 @@ class LocalSampler:
         last bit, whoever else is served). Raises ValueError for an empty prompt."""
         engine = self._engine
         job = SampleJob(prompt.ids, params, n, engine.room_for(prompt, params), engine.info.tokenizer)
-        await _await(self._thread, lambda: engine.add(job))
-        return await asyncio.wrap_future(job.future)
+        try:
+            await _await(self._thread, lambda: engine.add(job))
+            return await asyncio.wrap_future(job.future)
+        finally:
+            # Where this call was cancelled while the job was being handed over; else it is done, and this does nothing.
+            job.future.cancel()
 
     async def score(self, prompt: Prompt) -> NDArray[np.float32]:
         self._engine.check_prompt(prompt)
@@ -120,7 +124,7 @@ class _Engine:
         self._reference: Trainer | None = None
         self._loop = SamplingLoop(self._policy, settings, loaded.info.stop_ids)
         self._is_unpublished = False
-        thread.attach(self._loop, self._fail)
+        thread.attach(self._loop)
 
     def _policy_of(self, loaded: LoadedModel, *, trains: bool) -> Policy:
         precision = self._settings.precision
@@ -173,6 +177,7 @@ class _Engine:
             raise BackendError("the weights have been trained but not published; call publish() before drawing")
 
     def _require_idle(self, what: str) -> None:
+        self._loop.drop_cancelled()
         if self._loop.in_flight:
             raise BackendError(
                 f"{self._loop.in_flight} completions are being drawn; {what} would change the weights under them. "
@@ -205,10 +210,6 @@ class _Engine:
 
     def export(self, path: Path) -> None:
         export_policy(self._policy, self.info.tokenizer, path)
-
-    def _fail(self, error: BaseException) -> None:
-        for job in self._loop.jobs():
-            job.settle(error)
 
 
 def _set_threads(threads: int | None, n_parameters: int) -> None:

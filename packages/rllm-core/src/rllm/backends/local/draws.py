@@ -106,11 +106,12 @@ class SampleJob:
         self.draws = [Draw(self, index, stops) for index in range(n)]
         self._unfinished = n
 
-    def finished_one(self) -> None:
-        """A draw has ended; with the last one the caller gets them all."""
+    def finished_one(self) -> bool:
+        """A draw has ended; with the last one the caller gets them all. Returns whether it was the last."""
         self._unfinished -= 1
         if self._unfinished == 0:
             self.settle()
+        return self._unfinished == 0
 
     def settle(self, error: BaseException | None = None) -> None:
         """Answer the caller with what there is, or with an error; a caller that has gone is passed over."""

@@ -7,6 +7,7 @@ head is applied by us, to chosen positions only.
 __all__ = ["Policy"]
 
 import contextlib
+import warnings
 from collections.abc import Generator
 from typing import Any
 
@@ -50,6 +51,8 @@ class Policy:
         self.head: nn.Linear = self.network.get_output_embeddings()
         self.transform = _transform_of(self.network)
         self.body: nn.Module = self.network.base_model
+        self.kv_bytes_per_token = 0
+        """Of keys and values, over all layers."""
         check_body(self)
         for parameter in self.network.parameters():
             parameter.requires_grad_(trains and lora_rank == 0)
@@ -58,12 +61,10 @@ class Policy:
         self._adapted: Any = None
         if lora_rank > 0:
             self._adapted = _with_lora(self.network, lora_rank, lora_alpha, seed)
-        if gradient_checkpointing and trains:
-            self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-            if lora_rank > 0:
-                self.network.enable_input_require_grads()
-            # transformers checkpoints in training mode only; dropout is off in either mode.
-            self.network.train()
+        self._checkpoints = gradient_checkpointing and trains
+        if self._checkpoints:
+            with _without_deprecations():
+                self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
     @property
     def adapter(self) -> Any:
@@ -77,6 +78,16 @@ class Policy:
     def weights_changed(self) -> None:
         """To be called after an optimizer step."""
         refresh(self.network)
+
+    @contextlib.contextmanager
+    def training(self) -> Generator[None]:
+        """Around a forward with gradients: transformers checkpoints in training mode only (dropout is off in both)."""
+        if self._checkpoints:
+            self.network.train()
+        try:
+            yield
+        finally:
+            self.network.eval()
 
     @contextlib.contextmanager
     def without_adapter(self) -> Generator[None]:
@@ -140,9 +151,17 @@ def _with_lora(network: Any, rank: int, alpha: float, seed: int) -> Any:
         target_modules="all-linear",
         bias="none",
     )
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _without_deprecations():
         torch.manual_seed(seed)
         return get_peft_model(network, config)
+
+
+@contextlib.contextmanager
+def _without_deprecations() -> Generator[None]:
+    """transformers 5.24 renamed checkpointing and warns of the old names, the only ones that 5.5 has and peft uses."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        yield
 
 
 @torch.no_grad()
@@ -161,7 +180,15 @@ def check_body(policy: Policy) -> None:
     try:
         network.set_attn_implementation(ATTENTION)
         forest = forest_of(both)
-        hidden = policy.run_forest(forest, is_exact=True)
+        kv_bytes: list[int] = []
+
+        def measure(layer: int, keys: torch.Tensor, values: torch.Tensor) -> None:
+            kv_bytes.append((keys.nbytes + values.nbytes) // keys.shape[1])
+
+        hidden = policy.run_forest(forest, is_exact=True, capture=measure)
+        if not kv_bytes:
+            raise ModelError("its layers do not call the attention function that transformers lets one choose")
+        policy.kv_bytes_per_token = sum(kv_bytes)
         got = policy.logits(hidden)
     except (ModelError, ValueError, TypeError, AttributeError, RuntimeError, KeyError) as error:
         raise ModelError(
@@ -169,7 +196,7 @@ def check_body(policy: Policy) -> None:
         ) from error
     for path, logits in zip(forest.paths, expected, strict=True):
         gap = (got[torch.from_numpy(path).to(policy.device)] - logits).abs().max().item()
-        if not gap <= 1e-3 * (1.0 + logits.abs().max().item()):
+        if not gap <= 1e-3 * (logits.max() - logits.min()).item():
             raise ModelError(
                 f"{type(network).__name__} gives other logits over shared prefixes than alone (by up to {gap:.2g})"
             )

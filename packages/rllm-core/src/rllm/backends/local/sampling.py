@@ -10,7 +10,6 @@ __all__ = ["SamplingLoop"]
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -38,8 +37,9 @@ class SamplingLoop:
         self._stop_ids = frozenset(stop_ids)
         self._waiting: deque[Draw] = deque()
         self._streams: list[Stream] = []
+        self._owed: set[SampleJob] = set()
         self._cache = KVCache()
-        self._kv_tokens = settings.kv_cache_tokens or max(1, KV_BYTES // _kv_bytes_per_token(policy))
+        self._kv_tokens = settings.kv_cache_tokens or max(1, KV_BYTES // policy.kv_bytes_per_token)
         self.version = 0
 
     @property
@@ -49,42 +49,41 @@ class SamplingLoop:
 
     def add(self, job: SampleJob) -> None:
         """Queue a job's draws."""
+        self._owed.add(job)
         self._waiting.extend(job.draws)
-
-    def jobs(self) -> list[SampleJob]:
-        """The jobs in flight."""
-        draws = [*self._waiting, *(d for s in self._streams for d in s.draws)]
-        return list({id(d.job): d.job for d in draws}.values())
 
     @torch.inference_mode()
     def step(self) -> None:
         """Let go of the cancelled, admit the waiting, and draw one token for everyone."""
-        self._drop_unwanted()
+        self.drop_cancelled()
         admitted = self._admissible()
         if admitted:
             self._prefill(admitted)
         elif self._streams:
             self._decode()
 
-    def abort(self) -> None:
-        """End everything in flight; its callers get what was drawn so far, marked aborted."""
-        jobs = self.jobs()
+    def abort(self, error: BaseException | None = None) -> None:
+        """End everything in flight; its callers get the error, or what was drawn so far, marked aborted."""
         self._waiting.clear()
         self._streams.clear()
         self._cache.clear()
-        for job in jobs:
-            job.settle()
+        for job in self._owed:
+            job.settle(error)
+        self._owed.clear()
 
-    # -- admission
-
-    def _drop_unwanted(self) -> None:
-        if any(not d.is_wanted for d in self._waiting):
-            self._waiting = deque(d for d in self._waiting if d.is_wanted)
+    def drop_cancelled(self) -> None:
+        """Free the places of calls whose caller has gone."""
+        if not any(job.future.cancelled() for job in self._owed):
+            return
+        self._owed = {job for job in self._owed if not job.future.cancelled()}
+        self._waiting = deque(d for d in self._waiting if d.is_wanted)
         for row in reversed(range(len(self._streams))):
             stream = self._streams[row]
             stream.draws = [d for d in stream.draws if d.is_wanted]
             if not stream.draws:
                 self._remove(row)
+
+    # -- admission
 
     def _admissible(self) -> list[Draw]:
         """The longest-waiting draws for which there is room: in the batch, in the cache, in one reading."""
@@ -150,7 +149,8 @@ class SamplingLoop:
         after: dict[int, dict[int, list[Draw]]] = {row: {} for row in rows}
         for (k, draw), token in zip(draws, drawn, strict=True):
             if draw.add(token, self.version, self._stop_ids):
-                draw.job.finished_one()
+                if draw.job.finished_one():
+                    self._owed.discard(draw.job)
             else:
                 after[rows[k]].setdefault(token.token, []).append(draw)
         self._cache.reserve(len(self._streams) + sum(max(0, len(c) - 1) for c in after.values()), 0)
@@ -213,11 +213,3 @@ def draw_tokens(logits: Tensor, draws: Sequence[tuple[int, Draw]]) -> list[Drawn
 
 def _reserved(draw: Draw) -> int:
     return len(draw.job.prompt) + draw.job.max_tokens
-
-
-def _kv_bytes_per_token(policy: Policy) -> int:
-    """Of keys and values in float32, over all layers."""
-    config: dict[str, Any] = policy.network.config.get_text_config().to_dict()
-    heads = config.get("num_key_value_heads") or config["num_attention_heads"]
-    width = config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"]
-    return 2 * 4 * heads * width * config["num_hidden_layers"]

@@ -23,7 +23,7 @@ class Work(Protocol):
 
     def step(self) -> None: ...
 
-    def abort(self) -> None: ...
+    def abort(self, error: BaseException | None = None) -> None: ...
 
 
 class EngineThread:
@@ -35,13 +35,12 @@ class EngineThread:
         self._ended: BaseException | None = None
         self._is_closing = False
         self._work: Work | None = None
-        self._on_death: Callable[[BaseException], None] = _nobody
         self._thread = threading.Thread(target=self._run, name="rllm-engine", daemon=True)
         self._thread.start()
 
-    def attach(self, work: Work, on_death: Callable[[BaseException], None]) -> None:
-        """Give the thread its work; to be called in the thread. ``on_death`` answers those whom the work owes."""
-        self._work, self._on_death = work, on_death
+    def attach(self, work: Work) -> None:
+        """Give the thread its work; to be called in the thread."""
+        self._work = work
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Have the thread call ``function``; the future brings what it returns or raises."""
@@ -106,8 +105,8 @@ class EngineThread:
     def _die(self, error: BaseException) -> None:
         with self._lock:
             self._ended = error
-        refusal = self._refusal()
-        self._on_death(refusal)
+        if self._work is not None:
+            self._work.abort(self._refusal())
 
     def _refuse_the_rest(self) -> None:
         with self._lock:
@@ -124,7 +123,3 @@ def _refuse(future: Future[Any], error: BackendError) -> None:
     except InvalidStateError:
         # Its caller has gone.
         return
-
-
-def _nobody(error: BaseException) -> None:
-    """There is no work yet, so nobody waits for it."""

@@ -37,6 +37,7 @@ class Trainer:
 
         Raises NothingToTrainError without a target, BackendError where the gradient is not finite.
         """
+        _require_all_or_none(rows)
         packings = pack(rows, self._micro_batch_tokens)
         if not packings:
             raise NothingToTrainError(f"none of the {len(rows)} rows has a token to train on: every mask is 0")
@@ -47,7 +48,8 @@ class Trainer:
         found = [np.zeros(len(row.tokens), np.float32) for row in rows]
         try:
             for packing in packings:
-                logprobs, entropies = self._forward(packing)
+                with self._policy.training():
+                    logprobs, entropies = self._forward(packing)
                 at = torch.from_numpy(np.concatenate(packing.edges)).to(logprobs.device)
                 heads = torch.from_numpy(packing.heads).to(logprobs.device)
                 flat = logprobs[at]
@@ -107,22 +109,25 @@ def _arrays(packing: Packing, rows: Sequence[Row], like: Tensor) -> TargetArrays
         return torch.from_numpy(np.concatenate(parts).astype(np.float32)).to(like.device)
 
     lengths = [len(at) for at in packing.positions]
-    old, ref = [row.old_logprobs for row in chosen], [row.ref_logprobs for row in chosen]
+    old = [row.old_logprobs for row in chosen if row.old_logprobs is not None]
+    ref = [row.ref_logprobs for row in chosen if row.ref_logprobs is not None]
     return TargetArrays(
         mask=flat([row.mask for row in chosen]),
         sampler_logprobs=flat([row.logprobs for row in chosen]),
         advantages=flat([row.advantages for row in chosen]),
         row_index=torch.from_numpy(np.repeat(np.arange(len(chosen)), lengths)).to(like.device),
-        old_logprobs=flat(_all_or_none(old, "old_logprobs")) if old[0] is not None else None,
-        ref_logprobs=flat(_all_or_none(ref, "ref_logprobs")) if ref[0] is not None else None,
+        old_logprobs=flat(old) if old else None,
+        ref_logprobs=flat(ref) if ref else None,
     )
 
 
-def _all_or_none(arrays: Sequence[Floats | None], name: str) -> list[Floats]:
-    whole = [a for a in arrays if a is not None]
-    if len(whole) < len(arrays):
-        raise BackendError(f"{len(arrays) - len(whole)} of {len(arrays)} rows lack {name}; give it for all or for none")
-    return whole
+def _require_all_or_none(rows: Sequence[Row]) -> None:
+    for name, held in (
+        ("old_logprobs", [row.old_logprobs is not None for row in rows]),
+        ("ref_logprobs", [row.ref_logprobs is not None for row in rows]),
+    ):
+        if any(held) and not all(held):
+            raise BackendError(f"{held.count(False)} of {len(rows)} rows lack {name}; give it for all or for none")
 
 
 def _scatter(flat: Tensor, packing: Packing, into: list[Floats]) -> None:
