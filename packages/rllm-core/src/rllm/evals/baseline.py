@@ -17,7 +17,7 @@ _TRIED = 20
 
 
 async def best_constant_answer(
-    tasks: Sequence[Task], evaluator: Evaluator, *, timeout_s: float = 10.0
+    tasks: Sequence[Task], evaluator: Evaluator, *, timeout_s: float
 ) -> tuple[str, float] | None:
     """The reference answer that, given to every question, earns the highest mean reward, and that reward.
 

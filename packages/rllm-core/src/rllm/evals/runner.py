@@ -19,6 +19,7 @@ from rllm.evals.baseline import best_constant_answer
 from rllm.evals.folder import RunFolder, default_run_dir
 from rllm.evals.serving import Serving, open_serving
 from rllm.evals.statistics import Summary, summarise
+from rllm.models import find_model
 from rllm.plugins import PluginManager
 from rllm.protocols import Evaluator, TaskSource
 from rllm.reward import as_evaluator
@@ -118,6 +119,7 @@ async def run_eval(
 ) -> EvalReport:
     """A whole evaluation, from the configuration to its folder."""
     started = time.monotonic()
+    find_model(config.model)  # an unknown name is said before the run has a folder
     parts = resolve_parts(config, plugins, tasks=tasks, agent=agent, evaluator=evaluator)
     chosen = parts.source.held_out() if config.split == "held_out" else parts.source.train()
     if config.limit is not None:
@@ -137,7 +139,10 @@ async def run_eval(
                 runner, chosen, config.samples, sampling, serving.store, progress=progress
             )
             BugWatch().check(episodes)
-        constant = None if parts.evaluator is None else await best_constant_answer(chosen, parts.evaluator)
+        limit_s = config.rollout.evaluator_timeout_s
+        constant = (
+            None if parts.evaluator is None else await best_constant_answer(chosen, parts.evaluator, timeout_s=limit_s)
+        )
         report = EvalReport(
             run_dir=str(folder.path),
             tasks=parts.source.name,

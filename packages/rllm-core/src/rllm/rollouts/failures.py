@@ -89,6 +89,6 @@ class BugWatch:
 
 
 def _signature(failure: Failure) -> str:
-    """What makes two failures the same: the exception's type and the line that raised it."""
+    """What makes two failures of a kind the same: the line that raised, where there is one; messages name tasks."""
     lines = [line.strip() for line in failure.traceback.splitlines() if line.lstrip().startswith("File ")]
-    return f"{failure.message.partition(':')[0]} {lines[-1] if lines else ''}"
+    return lines[-1] if lines else ""

@@ -106,7 +106,7 @@ class Display:
         parts = [f"reward {m['reward/mean']:.3f}"] if "reward/mean" in m else ["reward none"]
         for name, label, form in (
             ("update/entropy", "entropy", ".2f"),
-            ("update/kl", "kl", ".1e"),
+            ("update/kl_k3", "kl", ".1e"),
             ("update/grad_norm", "grad", ".2f"),
             ("groups/skipped", "skipped groups", ".0f"),
             ("time/step_s", "s/step", ".1f"),

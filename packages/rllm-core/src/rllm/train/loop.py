@@ -26,6 +26,7 @@ from rllm.evals.folder import RunFolder, default_run_dir
 from rllm.evals.runner import Parts, evaluate, resolve_parts, sampling_params
 from rllm.evals.serving import Serving, open_serving
 from rllm.evals.statistics import Summary
+from rllm.models import find_model
 from rllm.plugins import PluginManager
 from rllm.protocols import AdamParams, LossSpec, StepResult, TrainBackend
 from rllm.rollouts import BugWatch, RolloutRunner
@@ -97,6 +98,7 @@ async def train(
     update was made) is in the run's folder.
     """
     check_config(config, plugins)
+    find_model(config.model)  # an unknown name is said before the run has a folder
     parts = resolve_parts(config, plugins, tasks=tasks, agent=agent, evaluator=evaluator)
     train_tasks, held_out = parts.source.train(), parts.source.held_out()
     check_tasks(parts.source, train_tasks, held_out)
@@ -147,7 +149,9 @@ async def _train(run: _Run, train_tasks: Sequence[Task]) -> TrainResult:
     )
     constant = None
     if run.held_out and run.parts.evaluator is not None:
-        constant = await best_constant_answer(run.held_out, run.parts.evaluator)
+        constant = await best_constant_answer(
+            run.held_out, run.parts.evaluator, timeout_s=config.rollout.evaluator_timeout_s
+        )
         if constant is not None:
             run.display.say(f"the best constant answer is {constant[0]!r}: reward {constant[1]:.3f}")
     try:
