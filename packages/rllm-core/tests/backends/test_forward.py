@@ -102,7 +102,7 @@ async def test_gradient_checkpointing_changes_nothing(open_backend):
     plain, _ = await engine_gradient(open_backend(), rows, spec())
     backend = open_backend(gradient_checkpointing=True)
     runs = []
-    backend._engine._policy.body.layers[0].register_forward_pre_hook(lambda *_: runs.append(1))
+    backend._engine._policy.body.layers[0].self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
     saved, _ = await engine_gradient(backend, rows, spec())
     assert_same_gradient(saved, plain, rtol=1e-6)
     assert len(runs) == 2, "each layer runs forward, and again in the backward"
