@@ -12,6 +12,7 @@ import secrets
 from pathlib import Path
 from typing import Any, Self
 
+from filelock import FileLock
 from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from rllm.errors import ConfigError
@@ -76,12 +77,13 @@ def save_entry(name: str, entry: Entry, api_key: str | None) -> None:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
-        keys = _read_object(folder / KEYS)
-        if api_key is not None or name in keys:
-            keys.pop(name, None)
-            _write_object(folder / KEYS, keys if api_key is None else keys | {name: api_key})
-        entries = _read_object(folder / MODELS) | {name: entry.model_dump(exclude_none=True)}
-        _write_object(folder / MODELS, entries)
+        with FileLock(folder / ".lock"):
+            keys = _read_object(folder / KEYS)
+            if api_key is not None or name in keys:
+                keys.pop(name, None)
+                _write_object(folder / KEYS, keys if api_key is None else keys | {name: api_key})
+            entries = _read_object(folder / MODELS) | {name: entry.model_dump(exclude_none=True)}
+            _write_object(folder / MODELS, entries)
     except OSError as error:
         raise ConfigError(
             f"the model {name!r} can't be saved in {folder}: {error.strerror}. Make the folder writable, or set "

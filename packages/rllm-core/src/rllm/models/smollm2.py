@@ -15,6 +15,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from filelock import FileLock
+
 from rllm.errors import ModelError
 from rllm.models.places import cache_dir
 
@@ -37,8 +39,6 @@ def folder() -> Path:
 def make(say: Callable[[str], None]) -> None:
     """Fetch and convert. Of several processes that ask at once one does it, the others wait. Raises ModelError."""
     try:
-        from filelock import FileLock
-
         from rllm.models.gguf import convert_gguf
     except ImportError as error:
         raise ModelError(
