@@ -68,7 +68,7 @@ def test_an_agent_that_raises_stops_the_run_with_its_traceback(run):
         return task.nonsense
 
     with pytest.raises(
-        rllm.RolloutError, match="(?s)the agent failed in the same way.*agent_error.*return task.nonsense"
+        rllm.RolloutError, match=r"(?s)the agent failed in the same way.*agent_error.*return task.nonsense"
     ):
         run(agent=broken, evaluator=lambda task, episode: episode.output.strip() == task.answer)
 

@@ -12,16 +12,6 @@ import rllm
 
 RLLM = str(Path(sys.executable).with_name("rllm"))
 
-SMALL = {
-    "model": "rllm-tiny",
-    "steps": 2,
-    "batch_tasks": 3,
-    "group_size": 4,
-    "validation.limit": 6,
-    "sampling.max_tokens": 12,
-    "optimizer.lr": 1e-3,
-}
-
 
 def metrics(run_dir: str | Path) -> list[dict]:
     lines = (Path(run_dir) / "metrics.jsonl").read_text().splitlines()
@@ -58,38 +48,37 @@ def grade(task, episode):
 """
 
 
-def test_python_and_the_command_line_give_the_same_metrics(tmp_path, monkeypatch):
+def test_python_and_the_command_line_give_the_same_metrics(tmp_path, monkeypatch, small):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     (tmp_path / "my_agent.py").write_text(AGENT)
-    settings = [f"{k}={v}" for k, v in SMALL.items()]
+    del small["run_dir"]
+    settings = [f"{k}={v}" for k, v in small.items()]
     rllm_command("train", "chain_sum", "--agent", "my_agent.py:solve", "--evaluator", "my_agent.py:grade",
                  *settings, "run_dir=by_command", cwd=tmp_path)  # fmt: skip
     script = (
         "import my_agent, rllm, json\n"
         "result = rllm.AgentTrainer(agent=my_agent.solve, evaluator=my_agent.grade, tasks='chain_sum',\n"
-        f"    settings=json.loads({json.dumps(json.dumps(SMALL | {'run_dir': 'by_python'}))!s})).train()\n"
+        f"    settings=json.loads({json.dumps(json.dumps(small | {'run_dir': 'by_python'}))!s})).train()\n"
     )
     (tmp_path / "by_python.py").write_text(script)
     subprocess.run([sys.executable, "by_python.py"], cwd=tmp_path, check=True, timeout=240)
     by_command, by_python = metrics("by_command"), metrics("by_python")
-    assert len(by_command) == SMALL["steps"] + 2  # a line a step, and the validations before and after
+    assert len(by_command) == small["steps"] + 2  # a line a step, and the validations before and after
     assert without_clock(by_python) == without_clock(by_command)
 
 
-def test_a_run_leaves_a_model_that_can_be_evaluated_and_trained_again(tmp_path):
-    settings = [f"{k}={v}" for k, v in SMALL.items() if k != "model"]
+def test_a_run_leaves_a_model_that_can_be_evaluated_and_trained_again(tmp_path, small):
+    settings = [f"{k}={v}" for k, v in small.items() if k not in ("model", "run_dir")]
     rllm_command("train", "chain_sum", "--model", "rllm-tiny", *settings, "run_dir=first", cwd=tmp_path)
-    report = json.loads(
-        rllm_command("eval", "chain_sum", "--model", "first/model", "limit=4", "--json", cwd=tmp_path).split("\n", 0)[0]
-    )
+    rllm_command("eval", "chain_sum", "--model", "first/model", "limit=4", "run_dir=evaluated", cwd=tmp_path)
+    report = json.loads((tmp_path / "evaluated" / "report.json").read_text())
     assert report["summary"]["n_tasks"] == 4
     rllm_command("train", "chain_sum", "--model", "first/model", *settings, "run_dir=second", cwd=tmp_path)
     assert (tmp_path / "second" / "model" / "config.json").exists()
 
 
-def test_two_roles_are_trained_with_their_own_rewards_and_estimators(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_two_roles_are_trained_with_their_own_rewards_and_estimators(run):
     from openai import AsyncOpenAI
 
     seen = {}
@@ -100,13 +89,13 @@ def test_two_roles_are_trained_with_their_own_rewards_and_estimators(tmp_path, m
             seen.setdefault(group.role, []).append((list(group.rewards_G), advantages))
 
     async def debate(task, config):
-        client = AsyncOpenAI(base_url=config.base_url, api_key=config.api_key)
-        ask = [{"role": "user", "content": task.prompt}]
-        with rllm.as_role("solver"):
-            answer = (await client.chat.completions.create(model="policy", messages=ask)).choices[0].message.content
-        with rllm.as_role("checker"):
-            check = [{"role": "user", "content": f"Is {answer} right?"}]
-            await client.chat.completions.create(model="policy", messages=check)
+        async with AsyncOpenAI(base_url=config.base_url, api_key=config.api_key) as client:
+            ask = [{"role": "user", "content": task.prompt}]
+            with rllm.as_role("solver"):
+                answer = (await client.chat.completions.create(model="policy", messages=ask)).choices[0].message.content
+            with rllm.as_role("checker"):
+                check = [{"role": "user", "content": f"Is {answer} right?"}]
+                await client.chat.completions.create(model="policy", messages=check)
         return answer
 
     def grade(task, episode):
@@ -121,8 +110,7 @@ def test_two_roles_are_trained_with_their_own_rewards_and_estimators(tmp_path, m
     watch = Watch()
     plugins.register(watch)
     try:
-        settings = SMALL | {"steps": 1, "estimator_by_role": {"checker": "rloo"}, "validation.limit": 0}
-        result = rllm.AgentTrainer(agent=debate, evaluator=grade, tasks="chain_sum", settings=settings).train()
+        result = run(debate, grade, steps=1, estimator_by_role={"checker": "rloo"}, validation__limit=0)
     finally:
         plugins.unregister(watch)
     assert set(seen) == {"solver", "checker"}

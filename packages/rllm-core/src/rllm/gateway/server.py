@@ -66,7 +66,8 @@ class Gateway:
         sock.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         config = uvicorn.Config(
-            self._app(), log_config=None, access_log=False, lifespan="off", http="httptools", timeout_keep_alive=60
+            self._app(), log_config=None, access_log=False, lifespan="off", http="httptools", timeout_keep_alive=60,
+            timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._serve, args=(sock,), name="rllm-gateway", daemon=True)
@@ -96,7 +97,6 @@ class Gateway:
             self.close_session(sid)
         if self._server is not None:
             self._server.should_exit = True
-            self._server.force_exit = True
         if self._thread is not None:
             self._thread.join(timeout=10)
         self._writer.shutdown()
