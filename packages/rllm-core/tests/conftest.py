@@ -88,6 +88,14 @@ def tiny_config(family: str, vocab_size: int):
         return transformers.GPT2Config(
             vocab_size=vocab_size, n_embd=32, n_layer=2, n_head=4, n_positions=512, eos_token_id=2, bos_token_id=1
         )
+    if family == "bloom":
+        return transformers.BloomConfig(
+            vocab_size=vocab_size, hidden_size=32, n_layer=2, n_head=4, eos_token_id=2, initializer_range=0.3
+        )
+    if family == "mamba":
+        return transformers.MambaConfig(
+            vocab_size=vocab_size, hidden_size=32, state_size=4, num_hidden_layers=2, eos_token_id=2
+        )
     raise ValueError(family)
 
 

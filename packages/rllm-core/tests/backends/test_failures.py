@@ -22,8 +22,8 @@ def request(path, **changes):
 
 def break_after(backend, calls):
     """The engine's forward fails from its so-manieth call on, as a driver or the memory might."""
-    policy, left = backend._engine._policy, [calls]
-    run = policy.run_body
+    body, left = backend._engine._policy.body, [calls]
+    run = body.run
 
     def run_or_fail(*arguments):
         left[0] -= 1
@@ -31,7 +31,7 @@ def break_after(backend, calls):
             raise RuntimeError("out of memory, say")
         return run(*arguments)
 
-    policy.run_body = run_or_fail
+    body.run = run_or_fail
 
 
 @pytest.mark.parametrize("calls", [0, 1, 3])

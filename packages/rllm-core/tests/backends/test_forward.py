@@ -1,12 +1,14 @@
 """The engine's forward over shared prefixes equals transformers' own forward of each sequence alone."""
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM
 
 from rllm.errors import ModelError
-from rllm.types import Prompt
+from rllm.types import Prompt, SamplingParams
 
 from .conftest import importance_sampling, make_row, random_rows, spec
 
@@ -15,7 +17,8 @@ FAMILIES = ["llama", "qwen2", "qwen3", "mistral", "gemma2", "gemma3", "gpt_oss",
 
 def reference_model(folder):
     """transformers alone, with its plainest attention."""
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    attention = None if folder.name.startswith("mamba") else "eager"
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation=attention).eval()
 
 
 def reference_logprobs(model, row):
@@ -102,7 +105,7 @@ async def test_gradient_checkpointing_changes_nothing(open_backend):
     plain, _ = await engine_gradient(open_backend(), rows, spec())
     backend = open_backend(gradient_checkpointing=True)
     runs = []
-    backend._engine._policy.body.layers[0].self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
+    backend._engine._policy.network.base_model.layers[0].self_attn.register_forward_pre_hook(lambda *_: runs.append(1))
     saved, _ = await engine_gradient(backend, rows, spec())
     assert_same_gradient(saved, plain, rtol=1e-6)
     assert len(runs) == 2, "each layer runs forward, and again in the backward"
@@ -156,14 +159,39 @@ def make_row_like(row, **changes):
     return dataclasses.replace(row, **changes)
 
 
-async def test_a_model_with_another_attention_is_refused_by_name(tmp_path, open_backend):
-    from transformers import BloomConfig, BloomForCausalLM
+@pytest.mark.parametrize("family", ["bloom", "mamba"])
+async def test_a_model_without_our_attention_gives_the_same_numbers_without_sharing(
+    family, open_backend, model_folder, caplog
+):
+    backend = open_backend(family, context_tokens=64)
+    assert "without shared prefixes" in caplog.text
+    rows = random_rows(temperature=0.7)
+    model = reference_model(model_folder(family))
+    for row, got in zip(rows, await backend.logprobs(rows), strict=True):
+        with torch.no_grad():
+            expected = reference_logprobs(model, row).numpy() * (row.mask != 0)
+        np.testing.assert_allclose(got, expected, atol=2e-4)
+    gradient, _ = await engine_gradient(backend, rows, spec())
+    assert_same_gradient(gradient, reference_gradient(model, rows), rtol=1e-4)
+    prompts = [Prompt([5, 6, 7 + k % 2]) for k in range(5)]
+    drawn = await asyncio.gather(
+        *(backend.sampler().sample(p, SamplingParams(max_tokens=6 + k, seed=k)) for k, p in enumerate(prompts))
+    )
+    rows = [make_row(p.ids, c.ids, logprobs=c.logprobs) for p, (c,) in zip(prompts, drawn, strict=True)]
+    for row, lp in zip(rows, await backend.logprobs(rows), strict=True):
+        np.testing.assert_allclose(lp, row.logprobs, atol=1e-4)
 
-    from ..conftest import make_tokenizer
 
-    tokenizer = make_tokenizer()
-    config = BloomConfig(vocab_size=len(tokenizer), hidden_size=32, n_layer=1, n_head=2, seq_length=64)
-    BloomForCausalLM(config).save_pretrained(tmp_path)
-    tokenizer.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="BloomForCausalLM"):
-        open_backend(path=tmp_path)
+async def test_a_model_with_logits_of_its_own_making_is_refused(open_backend, model_folder, monkeypatch):
+    from transformers import LlamaForCausalLM
+
+    forward = LlamaForCausalLM.forward
+
+    def bent(self, *arguments, **keywords):
+        output = forward(self, *arguments, **keywords)
+        output.logits = output.logits**2
+        return output
+
+    monkeypatch.setattr(LlamaForCausalLM, "forward", bent)
+    with pytest.raises(ModelError, match="LlamaForCausalLM makes its logits"):
+        open_backend("llama")

@@ -7,7 +7,7 @@ __all__ = ["Draw", "SampleJob", "Stream"]
 
 from collections import Counter
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -134,5 +134,10 @@ class Stream:
     """Tokens whose keys and values the row holds."""
     next_token: int = -1
     """Drawn, and not yet read by the model."""
-    reserved: int = field(default=0)
+    reserved: int = 0
     """The most tokens that it may come to."""
+
+    def tokens(self) -> NDArray[np.int32]:
+        """The prompt and what its draws have drawn, ``next_token`` included."""
+        draw = self.draws[0]
+        return np.concatenate([draw.job.prompt, np.asarray(draw.ids, np.int32)])

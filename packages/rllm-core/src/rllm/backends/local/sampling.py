@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from rllm.backends.local.arithmetic import ROWS, round_up
-from rllm.backends.local.cache import DecodeLayout, KVCache
+from rllm.backends.local.bodies import SharedBody
 from rllm.backends.local.drawing import Drawn, draw_full, draw_modified
 from rllm.backends.local.draws import Draw, SampleJob, Stream
 from rllm.backends.local.policy import Policy
+from rllm.backends.local.rows import CachedRows, PlainRows, Rows
 from rllm.backends.local.settings import TinkerSettings
 from rllm.update.packing import forest_of
 
@@ -38,8 +38,12 @@ class SamplingLoop:
         self._waiting: deque[Draw] = deque()
         self._streams: list[Stream] = []
         self._owed: set[SampleJob] = set()
-        self._cache = KVCache()
-        self._kv_tokens = settings.kv_cache_tokens or max(1, KV_BYTES // policy.kv_bytes_per_token)
+        self._rows: Rows
+        if isinstance(policy.body, SharedBody):
+            self._rows = CachedRows(policy.body, policy.device)
+        else:
+            self._rows = PlainRows(policy.body)
+        self._kv_tokens = settings.kv_cache_tokens or KV_BYTES // max(1, policy.kv_bytes_per_token)
         self.version = 0
 
     @property
@@ -66,7 +70,7 @@ class SamplingLoop:
         """End everything in flight; its callers get the error, or what was drawn so far, marked aborted."""
         self._waiting.clear()
         self._streams.clear()
-        self._cache.clear()
+        self._rows.clear()
         for job in self._owed:
             job.settle(error)
         self._owed.clear()
@@ -111,36 +115,19 @@ class SamplingLoop:
         by_prompt: dict[bytes, list[Draw]] = {}
         for draw in draws:
             by_prompt.setdefault(draw.job.prompt.tobytes(), []).append(draw)
-        groups = list(by_prompt.values())
-        forest = forest_of([group[0].job.prompt for group in groups])
-        paths = [torch.from_numpy(path).to(self._policy.device) for path in forest.paths]
         first = len(self._streams)
-        self._cache.reserve(first + len(groups), max(len(path) for path in paths) + 1)
-
-        def capture(layer: int, keys: Tensor, values: Tensor) -> None:
-            for k, path in enumerate(paths):
-                self._cache.fill(first + k, layer, keys[:, path], values[:, path])
-
-        hidden = self._policy.run_forest(forest, is_exact=True, capture=capture)
-        last = torch.stack([path[-1] for path in paths])
-        for group, path in zip(groups, paths, strict=True):
-            self._streams.append(Stream(group, len(path), reserved=max(_reserved(d) for d in group)))
-        self._advance(list(range(first, len(self._streams))), self._policy.logits(hidden[last]))
-
-    # -- decoding
+        prompts = [group[0].job.prompt for group in by_prompt.values()]
+        hidden = self._rows.read(first, prompts)
+        for prompt, group in zip(prompts, by_prompt.values(), strict=True):
+            self._streams.append(Stream(group, len(prompt), reserved=max(_reserved(d) for d in group)))
+        self._advance(list(range(first, len(self._streams))), self._policy.logits(hidden))
 
     def _decode(self) -> None:
         """Read every stream's last token and draw its next one."""
-        streams, device = self._streams, self._policy.device
-        padding = [0] * (round_up(len(streams), ROWS) - len(streams))
-        self._cache.reserve(len(streams), max(s.length for s in streams) + 1)
-        lengths = torch.tensor([s.length for s in streams] + padding, device=device)
-        tokens = torch.tensor([s.next_token for s in streams] + padding, device=device)
-        layout = DecodeLayout(self._cache, lengths)
-        hidden = self._policy.run_body(tokens[:, None], lengths[:, None], layout)[:, 0]
-        for stream in streams:
+        hidden = self._rows.step(self._streams)
+        for stream in self._streams:
             stream.length += 1
-        self._advance(list(range(len(streams))), self._policy.logits(hidden)[: len(streams)])
+        self._advance(list(range(len(self._streams))), self._policy.logits(hidden))
 
     def _advance(self, rows: list[int], logits: Tensor) -> None:
         """Draw a token for each draw of ``rows``' streams, from float32[len(rows), V] logits; split and end streams."""
@@ -153,7 +140,7 @@ class SamplingLoop:
                     self._owed.discard(draw.job)
             else:
                 after[rows[k]].setdefault(token.token, []).append(draw)
-        self._cache.reserve(len(self._streams) + sum(max(0, len(c) - 1) for c in after.values()), 0)
+        self._rows.reserve(len(self._streams) + sum(max(0, len(c) - 1) for c in after.values()))
         for row, children in after.items():
             self._split(row, children)
         for row in sorted((row for row, children in after.items() if not children), reverse=True):
@@ -166,20 +153,20 @@ class SamplingLoop:
             if k == 0:
                 stream.draws, stream.next_token = draws, token
             else:
-                self._cache.copy(row, len(self._streams), stream.length)
+                self._rows.copy(row, len(self._streams), stream.length)
                 self._streams.append(Stream(draws, stream.length, token, stream.reserved))
 
     def _remove(self, row: int) -> None:
         """Take a stream out; the last row moves into its place."""
         last = self._streams.pop()
         if row < len(self._streams):
-            self._cache.copy(len(self._streams), row, last.length)
+            self._rows.copy(len(self._streams), row, last.length)
             self._streams[row] = last
 
     @torch.inference_mode()
     def score(self, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
         """The logprob of each prompt token, float32[T], nats at temperature 1; NaN at 0."""
-        hidden = self._policy.run_forest(forest_of([prompt]), is_exact=True)
+        hidden = self._policy.body.run_forest(forest_of([prompt]), is_exact=True)
         scores = np.full(len(prompt), np.nan, np.float32)
         targets = torch.from_numpy(prompt.astype(np.int64)).to(self._policy.device)
         for start in range(0, len(prompt) - 1, self._settings.prefill_tokens):
