@@ -133,8 +133,7 @@ async def perform(call: Call, opened: OpenSession, write: Write, run_seed: int) 
         state.completed_calls += 1
         state.sampled_tokens += answer.completion_tokens
     steps = tuple(
-        step_of(k, **_fields_of(choice, answer, call, opened, sampling, k))
-        for k, choice in enumerate(answer.choices)
+        step_of(k, **_fields_of(choice, answer, call, opened, sampling, k)) for k, choice in enumerate(answer.choices)
     )
     for step, choice in zip(steps, answer.choices, strict=True):
         await write(step)
@@ -169,9 +168,7 @@ def _within_budget(sampling: SamplingParams, opened: OpenSession) -> SamplingPar
 def _prompt_of(call: Call, opened: OpenSession, policy: PolicyUpstream, role: str) -> _Prompt:
     """The exact ids to continue; runs in a thread, for long conversations take a while to render."""
     if call.raw_prompt is not None:
-        ids = (
-            tuple(policy.renderer.encode(call.raw_prompt)) if isinstance(call.raw_prompt, str) else call.raw_prompt
-        )
+        ids = tuple(policy.renderer.encode(call.raw_prompt)) if isinstance(call.raw_prompt, str) else call.raw_prompt
         vocab = policy.info.vocab_size
         if any(i >= vocab for i in ids):
             raise bad_request(f"prompt holds the token id {max(ids)}; the vocabulary has {vocab}", "prompt")
@@ -222,7 +219,8 @@ def _fields_of(
     message = dict(choice.message)
     if message.get("tool_calls"):
         message["tool_calls"] = [
-            {"id": tc.get("id") or f"call_{_short(sampling.seed, k, j)}", **tc} for j, tc in enumerate(message["tool_calls"])
+            {"id": tc.get("id") or f"call_{_short(sampling.seed, k, j)}", **tc}
+            for j, tc in enumerate(message["tool_calls"])
         ]
     fields: dict[str, Any] = {
         "message": message,

@@ -162,9 +162,7 @@ def _refuse_unknown(body: Mapping[str, Any], known: frozenset[str]) -> None:
     for name, value in body.items():
         if name in known or name in HARMLESS or value is None:
             continue
-        raise bad_request(
-            f"the parameter {name!r} can't be honoured here; leave it out", name, "unsupported_parameter"
-        )
+        raise bad_request(f"the parameter {name!r} can't be honoured here; leave it out", name, "unsupported_parameter")
 
 
 def _stop(stop: Any) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """The gateway: a server on loopback, in its own thread, that every LLM call of a rollout passes through.
 
-    client ──▶ /sessions/{sid}/v1/chat/completions ──▶ upstream ──▶ trace store ──▶ answer
+client ──▶ /sessions/{sid}/v1/chat/completions ──▶ upstream ──▶ trace store ──▶ answer
 """
 
 __all__ = ["Gateway"]
@@ -66,7 +66,12 @@ class Gateway:
         sock.bind(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{sock.getsockname()[1]}"
         config = uvicorn.Config(
-            self._app(), log_config=None, access_log=False, lifespan="off", http="httptools", timeout_keep_alive=60,
+            self._app(),
+            log_config=None,
+            access_log=False,
+            lifespan="off",
+            http="httptools",
+            timeout_keep_alive=60,
             timeout_graceful_shutdown=5,
         )
         self._server = uvicorn.Server(config)
@@ -84,6 +89,8 @@ class Gateway:
             assert self._server is not None
             self._loop.call_soon(self._ready.set)
             await self._server.serve(sockets=[sock])
+            for upstream in (self.policy, *self.routes.values()):
+                await upstream.close()
 
         try:
             asyncio.run(run())
@@ -230,9 +237,7 @@ class Gateway:
         headers = {"x-request-id": done.call_id, "x-rllm-call-id": done.call_id}
         if not call.request.stream:
             return JSONResponse(body_of(done, call.request, is_chat=is_chat), headers=headers)
-        return StreamingResponse(
-            _events(done, call.request, is_chat), media_type="text/event-stream", headers=headers
-        )
+        return StreamingResponse(_events(done, call.request, is_chat), media_type="text/event-stream", headers=headers)
 
     def _session_of(self, request: Request) -> OpenSession:
         key = request.headers.get("authorization", "").removeprefix("Bearer ").strip()
@@ -318,6 +323,11 @@ async def _json_of(request: Request) -> Mapping[str, Any]:
         body = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise bad_request(f"the body is no JSON: {error}") from error
+    if rb"\ud" in raw.lower():
+        try:
+            json.dumps(body, ensure_ascii=False).encode()
+        except UnicodeEncodeError as error:
+            raise bad_request(f"the body holds half of a surrogate pair, which is no character: {error}") from error
     if not isinstance(body, dict):
         raise bad_request(f"the body must be an object, not a {type(body).__name__}")
     return body

@@ -59,6 +59,10 @@ class Upstream(Protocol):
         """Raises ContextLengthError, ApiError, or whatever the engine raises."""
         ...
 
+    async def close(self) -> None:
+        """Let go of connections; called in the gateway's loop when it stops."""
+        ...
+
 
 class PolicyUpstream:
     """The policy that is trained: a sampler, and the renderer of its template."""
@@ -77,6 +81,9 @@ class PolicyUpstream:
             prompt_tokens=len(asked.prompt_ids),
             completion_tokens=sum(len(c.ids) for c in drawn),
         )
+
+    async def close(self) -> None:
+        """The engine is closed by whoever made it."""
 
     def _choice(self, completion: Completion, asked: Asked) -> Choice:
         ids = completion.ids.tolist()
@@ -142,7 +149,9 @@ class ProviderUpstream:
             ) from error
         except openai.APIConnectionError as error:
             raise ApiError(
-                503, f"the provider of {self.model!r} at {self.base_url} can't be reached: {error}", kind="provider_error"
+                503,
+                f"the provider of {self.model!r} at {self.base_url} can't be reached: {error}",
+                kind="provider_error",
             ) from error
         choices = tuple(
             Choice(None, c.message.model_dump(exclude_none=True), c.finish_reason or "stop") for c in reply.choices
@@ -154,3 +163,8 @@ class ProviderUpstream:
             completion_tokens=usage.completion_tokens if usage else 0,
             untrainable="frozen upstream",
         )
+
+    async def close(self) -> None:
+        """Close the client's connections."""
+        if self._client is not None:
+            await self._client.close()
