@@ -104,9 +104,11 @@ def test_a_raw_completion_refuses_what_it_can_not_honour(bench):
 
 def test_a_prompt_over_the_context_says_so(bench):
     session = bench.open()
-    with openai.OpenAI(base_url=session.base_url, api_key=session.api_key) as client:
-        with pytest.raises(openai.BadRequestError) as caught:
-            client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "1 " * 600}])
+    with (
+        openai.OpenAI(base_url=session.base_url, api_key=session.api_key) as client,
+        pytest.raises(openai.BadRequestError) as caught,
+    ):
+        client.chat.completions.create(model="policy", messages=[{"role": "user", "content": "1 " * 600}])
     assert caught.value.code == "context_length_exceeded"
     assert bench.gateway.session_state(session.id).context_length_hit
     assert bench.steps(session)[0].status == "error"
@@ -123,9 +125,11 @@ def test_a_key_opens_its_own_session_and_no_other(bench):
 def test_a_call_that_names_no_session_is_refused_and_the_key_alone_names_one(bench):
     session = bench.open()
     root = session.base_url.split("/sessions/")[0] + "/v1"
-    with openai.OpenAI(base_url=root, api_key="sk-other", max_retries=0) as client:
-        with pytest.raises(openai.AuthenticationError, match="names no session"):
-            client.chat.completions.create(model="policy", messages=ASK)
+    with (
+        openai.OpenAI(base_url=root, api_key="sk-other", max_retries=0) as client,
+        pytest.raises(openai.AuthenticationError, match="names no session"),
+    ):
+        client.chat.completions.create(model="policy", messages=ASK)
     with openai.OpenAI(base_url=root, api_key=session.api_key) as client:
         client.chat.completions.create(model="policy", messages=ASK)
     assert len(bench.steps(session)) == 1
@@ -134,9 +138,11 @@ def test_a_call_that_names_no_session_is_refused_and_the_key_alone_names_one(ben
 def test_a_closed_session_answers_410_and_the_client_does_not_retry(bench):
     session = bench.open()
     bench.gateway.close_session(session.id)
-    with openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=5) as client:
-        with pytest.raises(openai.APIStatusError, match="is closed") as caught:
-            client.chat.completions.create(model="policy", messages=ASK)
+    with (
+        openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=5) as client,
+        pytest.raises(openai.APIStatusError, match="is closed") as caught,
+    ):
+        client.chat.completions.create(model="policy", messages=ASK)
     assert caught.value.status_code == 410
     assert caught.value.response.headers["x-should-retry"] == "false"
 
@@ -167,9 +173,11 @@ def test_closing_a_session_ends_the_call_in_flight(bench):
 def test_a_client_that_leaves_frees_its_slot(bench):
     session = bench.open()
     bench.sampler.delay_s = 30
-    with openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=0.3) as client:
-        with pytest.raises(openai.APITimeoutError):
-            client.chat.completions.create(model="policy", messages=ASK)
+    with (
+        openai.OpenAI(base_url=session.base_url, api_key=session.api_key, max_retries=0, timeout=0.3) as client,
+        pytest.raises(openai.APITimeoutError),
+    ):
+        client.chat.completions.create(model="policy", messages=ASK)
     deadline = time.monotonic() + 10
     while not bench.sampler.cancelled and time.monotonic() < deadline:
         time.sleep(0.02)

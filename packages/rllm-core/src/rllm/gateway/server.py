@@ -26,6 +26,7 @@ from rllm.gateway.errors import ApiError, bad_request
 from rllm.gateway.params import Common, parse_chat, parse_completion
 from rllm.gateway.replies import body_of, pieces_of
 from rllm.gateway.sessions import OpenSession, SessionState, open_session_record
+from rllm.gateway.turnstile import Turnstile
 from rllm.gateway.upstreams import Upstream
 from rllm.plugins import PluginManager
 from rllm.trace import Session, TraceStore, span_from_headers
@@ -56,6 +57,7 @@ class Gateway:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._server: uvicorn.Server | None = None
         self._failure: BaseException | None = None
+        self._turnstile = Turnstile()
         self.url = ""
 
     # -- life
@@ -83,9 +85,6 @@ class Gateway:
     def _serve(self, sock: socket.socket) -> None:
         async def run() -> None:
             self._loop = asyncio.get_running_loop()
-            self._flow = asyncio.Condition()
-            self._held = 0
-            self._in_flight = 0
             assert self._server is not None
             self._loop.call_soon(self._ready.set)
             await self._server.serve(sockets=[sock])
@@ -160,33 +159,11 @@ class Gateway:
     async def hold(self) -> AsyncGenerator[None]:
         """While inside, new calls wait and none is in flight: the weights may change."""
         assert self._loop is not None
-        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._begin_hold(), self._loop))
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._turnstile.hold(), self._loop))
         try:
             yield
         finally:
-            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._end_hold(), self._loop))
-
-    async def _begin_hold(self) -> None:
-        async with self._flow:
-            self._held += 1
-            await self._flow.wait_for(lambda: self._in_flight == 0)
-
-    async def _end_hold(self) -> None:
-        async with self._flow:
-            self._held -= 1
-            self._flow.notify_all()
-
-    @contextlib.asynccontextmanager
-    async def _passage(self) -> AsyncGenerator[None]:
-        async with self._flow:
-            await self._flow.wait_for(lambda: self._held == 0)
-            self._in_flight += 1
-        try:
-            yield
-        finally:
-            async with self._flow:
-                self._in_flight -= 1
-                self._flow.notify_all()
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(self._turnstile.release(), self._loop))
 
     # -- requests
 
@@ -278,7 +255,7 @@ class Gateway:
         """The call as a task of its own, ended when its client leaves or its session is closed."""
 
         async def work() -> Done:
-            async with self._passage():
+            async with self._turnstile.passage():
                 return await perform(call, opened, lambda step: self._write(opened, step), self.run_seed)
 
         task = asyncio.ensure_future(work())
