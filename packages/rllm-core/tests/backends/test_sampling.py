@@ -1,6 +1,7 @@
 """Drawing: what is drawn, with which logprobs, when it ends, and that the company does not matter."""
 
 import asyncio
+import time
 from collections import Counter
 
 import numpy as np
@@ -252,6 +253,18 @@ async def test_a_completion_ends_with_a_stop_id_or_at_its_length(open_backend):
         assert c.versions.tolist() == [0] * len(c.ids)
 
 
+async def test_the_templates_end_of_turn_ends_a_completion_where_it_is_not_the_eos(
+    open_backend, tiny_model_dir, tmp_path
+):
+    for file in tiny_model_dir.iterdir():
+        text = file.read_bytes()
+        if file.name in ("config.json", "generation_config.json", "tokenizer_config.json"):
+            text = text.replace(b'"eos_token_id": 2', b'"eos_token_id": 0')
+            text = text.replace(b'"eos_token": "<|im_end|>"', b'"eos_token": "<|endoftext|>"')
+        (tmp_path / file.name).write_bytes(text)
+    assert open_backend(path=tmp_path).model.stop_ids == (0, 2)
+
+
 async def test_a_stop_string_ends_the_completion_and_keeps_its_ids(open_backend):
     backend = open_backend()
     decode = backend.model.tokenizer.decode
@@ -293,6 +306,46 @@ async def test_more_requests_than_places_are_all_served(open_backend):
     crowded = await asyncio.gather(*(sampler.sample(prompt_of(3 + k), p) for k, p in enumerate(params)))
     alone = [await sampler.sample(prompt_of(3 + k), p) for k, p in enumerate(params)]
     assert all(same(a[0], b[0]) for a, b in zip(crowded, alone, strict=True))
+
+
+def count_tokens(backend):
+    """How many tokens each run of the model's body reads, from now on."""
+    body, counts = backend._engine._policy.body, []
+    run = body.run
+
+    def run_and_count(tokens, positions, layout):
+        counts.append(tokens.numel())
+        return run(tokens, positions, layout)
+
+    body.run = run_and_count
+    return counts
+
+
+async def test_a_group_is_read_once_and_is_one_row_while_its_members_agree(open_backend):
+    backend = open_backend()
+    counts = count_tokens(backend)
+    prompts = [prompt_of(40), Prompt(np.concatenate([prompt_of(40).ids, [5, 6, 7, 8]]))]
+    params = SamplingParams(max_tokens=4, temperature=0)
+    gate = backend._thread.submit(lambda: time.sleep(0.2))
+    drawn = await asyncio.gather(*(backend.sampler().sample(p, params) for p in prompts for _ in range(8)))
+    gate.result()
+    assert len({tuple(c.ids) for (c,) in drawn}) == 2
+    assert counts == [44, 4, 4, 4]
+
+
+async def test_a_group_that_trickles_in_is_not_read_again(open_backend):
+    backend = open_backend()
+    sampler, prompt = backend.sampler(), prompt_of(200)
+    backend._engine._loop._stop_ids = frozenset()
+    alone = [(await sampler.sample(prompt, SamplingParams(max_tokens=5, seed=k)))[0] for k in range(4)]
+    counts = count_tokens(backend)
+    first = asyncio.create_task(sampler.sample(prompt, SamplingParams(max_tokens=300)))
+    while not counts:
+        await asyncio.sleep(0.001)
+    late = [(await sampler.sample(prompt, SamplingParams(max_tokens=5, seed=k)))[0] for k in range(4)]
+    await first
+    assert all(same(a, b) for a, b in zip(alone, late, strict=True))
+    assert [n for n in counts if n > 4] == [200]
 
 
 async def test_cancelling_a_call_frees_its_place(open_backend):

@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from rllm.backends.local.settings import TinkerSettings
-from rllm.errors import ModelError
+from rllm.errors import ModelError, TemplateError
 from rllm.protocols import BackendRequest, ModelInfo
+from rllm.rendering import Renderer
 
 log = logging.getLogger("rllm.backends")
 
@@ -38,11 +39,12 @@ def load_model(request: BackendRequest, settings: TinkerSettings) -> LoadedModel
     tokenizer = _load_tokenizer(request)
     network = load_weights(request.model_path).to(device)
     n_parameters = sum(p.numel() for p in network.parameters())
+    context_tokens = _context_tokens(network, tokenizer, settings)
     info = ModelInfo(
         name=request.model_name,
         tokenizer=tokenizer,
-        context_tokens=_context_tokens(network, tokenizer, settings),
-        stop_ids=_stop_ids(network, tokenizer),
+        context_tokens=context_tokens,
+        stop_ids=_stop_ids(network, tokenizer, context_tokens),
         vocab_size=network.get_output_embeddings().weight.shape[0],
         n_parameters=n_parameters,
     )
@@ -116,27 +118,14 @@ def _context_tokens(network: Any, tokenizer: Any, settings: TinkerSettings) -> i
     return settings.context_tokens
 
 
-def _stop_ids(network: Any, tokenizer: Any) -> tuple[int, ...]:
+def _stop_ids(network: Any, tokenizer: Any, context_tokens: int) -> tuple[int, ...]:
     """The ends of a text or turn: as the generation config, the tokenizer and the chat template say."""
     found: set[int] = set()
     for eos in (network.generation_config.eos_token_id if network.generation_config else None, tokenizer.eos_token_id):
         found |= set(eos) if isinstance(eos, list) else {eos} if eos is not None else set()
-    if tokenizer.chat_template is not None:
-        end = _end_of_turn(tokenizer)
-        found |= {end} if end is not None else set()
-    return tuple(sorted(int(i) for i in found))
-
-
-def _end_of_turn(tokenizer: Any) -> int | None:
-    """The special token that the chat template puts right after a reply; None where there is no such token."""
-    marker = "xyzzy"
-    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": marker}]
     try:
-        text: str = tokenizer.apply_chat_template(messages, tokenize=False)
-    except Exception as error:
-        # A template may raise whatever it likes; the renderer reports it to the user with the messages at hand.
-        log.debug("the chat template can't render a plain exchange: %s", error)
-        return None
-    after: list[int] = tokenizer(text.rpartition(marker)[2], add_special_tokens=False)["input_ids"]
-    special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
-    return after[0] if after and after[0] in special else None
+        found |= set(Renderer(tokenizer, context_tokens=context_tokens).stop_ids)
+    except TemplateError as error:
+        # A model without a template can be drawn from by token ids; who wants messages meets this error himself.
+        log.debug("no end of turn: %s", error)
+    return tuple(sorted(int(i) for i in found))

@@ -111,16 +111,33 @@ class SamplingLoop:
         return admitted
 
     def _prefill(self, draws: list[Draw]) -> None:
-        """Read the prompts of ``draws`` as one forest, and draw each one's first token."""
+        """Read the prompts of ``draws`` as one forest, and draw each one's first token.
+
+        A prompt that a stream has already read is not read again: the draw starts from that stream's keys and values,
+        and the next decode step reads the prompt's last token. So a group may trickle in.
+        """
+        known = {stream.draws[0].job.prompt.tobytes(): row for row, stream in enumerate(self._streams)}
         by_prompt: dict[bytes, list[Draw]] = {}
         for draw in draws:
             by_prompt.setdefault(draw.job.prompt.tobytes(), []).append(draw)
+        for key in [key for key in by_prompt if key in known]:
+            self._join(known[key], by_prompt.pop(key))
+        if not by_prompt:
+            return
         first = len(self._streams)
         prompts = [group[0].job.prompt for group in by_prompt.values()]
         hidden = self._rows.read(first, prompts)
         for prompt, group in zip(prompts, by_prompt.values(), strict=True):
             self._streams.append(Stream(group, len(prompt), reserved=max(_reserved(d) for d in group)))
         self._advance(list(range(first, len(self._streams))), self._policy.logits(hidden))
+
+    def _join(self, row: int, draws: list[Draw]) -> None:
+        """A new stream of ``draws`` whose prompt is that of the stream in ``row``."""
+        prompt = draws[0].job.prompt
+        self._rows.reserve(len(self._streams) + 1)
+        self._rows.copy(row, len(self._streams), len(prompt) - 1)
+        reserved = max(_reserved(d) for d in draws)
+        self._streams.append(Stream(draws, len(prompt) - 1, int(prompt[-1]), reserved))
 
     def _decode(self) -> None:
         """Read every stream's last token and draw its next one."""
