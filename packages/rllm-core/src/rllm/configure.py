@@ -4,7 +4,14 @@ The settings of the chosen plugin items (task, estimator, loss, backend) stand b
 item's name. A key that nobody reads is an error: it names the nearest one, or the choice that would make it count.
 """
 
-__all__ = ["describe_settings", "parse_assignments", "read_config_file", "resolve_config", "settings_of"]
+__all__ = [
+    "describe_settings",
+    "parse_assignments",
+    "read_config_file",
+    "resolve_config",
+    "section_name",
+    "settings_of",
+]
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -101,7 +108,18 @@ def resolve_config(kind: type[C], layers: Iterable[Mapping[str, Any]], plugins: 
 
 def settings_of(config: TrainConfig | EvalConfig, name: str) -> BaseModel | None:
     """The section of a chosen plugin item; None where it has no settings."""
-    return config.plugins.get(name)
+    return config.plugins.get(section_name(name))
+
+
+def section_name(tasks: str) -> str:
+    """The section that holds the settings of ``tasks``: its own name, ``jsonl`` for a file, ``python`` for a function.
+
+    >>> section_name("chain_sum"), section_name("my_tasks.jsonl"), section_name("my_tasks.py:make")
+    ('chain_sum', 'jsonl', 'python')
+    """
+    if tasks.endswith(".jsonl"):
+        return "jsonl"
+    return "python" if ":" in tasks else tasks
 
 
 def describe_settings(config: TrainConfig | EvalConfig) -> dict[str, Any]:
@@ -112,8 +130,9 @@ def describe_settings(config: TrainConfig | EvalConfig) -> dict[str, Any]:
 
 def _chosen(config: TrainConfig | EvalConfig, plugins: PluginManager) -> dict[str, Registered]:
     items = [plugins.get("backend", config.backend)]
-    if config.tasks in plugins.names("task"):
-        items.append(plugins.get("task", config.tasks))
+    section = section_name(config.tasks)
+    if section in plugins.names("task"):
+        items.append(plugins.get("task", section))
     if isinstance(config, TrainConfig):
         items.append(plugins.get("loss", config.loss))
         items += [plugins.get("estimator", n) for n in {config.estimator, *config.estimator_by_role.values()}]

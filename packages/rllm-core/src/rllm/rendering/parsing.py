@@ -4,7 +4,7 @@ __all__ = ["Reply", "ToolCall", "ToolFormat", "parse_reply", "tool_format"]
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -44,20 +44,20 @@ def tool_format(template: str) -> ToolFormat:
     return "hermes"
 
 
-def parse_reply(
-    text: str, decode: Callable[[Sequence[int]], str], encode: Callable[[str], list[int]], format: ToolFormat | None
-) -> Reply:
-    """Split a completion's text, in which special tokens stand by name. ``format`` None looks for no tool calls."""
+def parse_reply(text: str, special: Collection[str], format: ToolFormat | None) -> Reply:
+    """Split a completion's text, in which ``special`` tokens stand by name; they are left out of what is returned.
+
+    ``format`` None looks for no tool calls.
+    """
     reasoning, text = _split_reasoning(text)
     calls: list[ToolCall] = []
     malformed: str | None = None
     if format is not None:
-        reader = {"hermes": _hermes, "function_tags": _function_tags, "llama_json": _llama_json}[format]
-        rest, calls, malformed = reader(text)
+        rest, calls, malformed = _READERS[format](text)
         text = rest if malformed is None else text
-        calls = calls if malformed is None else []
-    content = decode(encode(text)) if text else text
-    return Reply(content or None if calls else content, reasoning, tuple(calls), malformed)
+    for token in special:
+        text = text.replace(token, "")
+    return Reply(None if calls and not text else text, reasoning, tuple(calls), malformed)
 
 
 def _split_reasoning(text: str) -> tuple[str | None, str]:
@@ -150,3 +150,10 @@ def _llama_json(text: str) -> Read:
             return text, [], found
         calls.append(found)
     return "", calls, None
+
+
+_READERS: dict[ToolFormat, Callable[[str], Read]] = {
+    "hermes": _hermes,
+    "function_tags": _function_tags,
+    "llama_json": _llama_json,
+}

@@ -39,7 +39,8 @@ class Renderer:
         self.context_tokens = context_tokens
         text = template if isinstance(template, str) else "\n".join(str(part) for part in template.values())
         self.tool_format: ToolFormat | None = tool_format(text)
-        self._special = {i for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        special = {i: str(token) for i, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special, self._special_names = frozenset(special), tuple(special.values())
         self._arguments_as_text = False
         self._check_arguments()
         self.end_of_turn, self.bridge_problem = self._find_end_of_turn()
@@ -97,8 +98,8 @@ class Renderer:
         """The reply that the sampled ids are; tool calls are looked for where tools were offered."""
         kept = [i for i in ids if i not in self.stop_ids]
         # Other special tokens may mark a tool call or reasoning, so the parser sees them by name.
-        text = self.tokenizer.decode(kept, skip_special_tokens=False)
-        return parse_reply(text, self.decode, self.encode, self.tool_format if tools else None)
+        text = decode_bytes(self.tokenizer, kept)
+        return parse_reply(text, self._special_names, self.tool_format if tools else None)
 
     # -- the template
 
@@ -122,7 +123,7 @@ class Renderer:
         plain = dict(message)
         content = plain.get("content")
         if isinstance(content, list):
-            plain["content"] = "".join(str(part.get("text", "")) for part in content)
+            plain["content"] = "".join(self._text_of(part) for part in content)
         elif content is None:
             plain["content"] = ""
         calls = plain.get("tool_calls")
@@ -131,6 +132,12 @@ class Renderer:
         else:
             plain["tool_calls"] = [self._plain_call(call) for call in calls]
         return plain
+
+    def _text_of(self, part: Any) -> str:
+        if isinstance(part, Mapping) and part.get("type") == "text":
+            return str(part["text"])
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        raise TemplateError(f"a message has a content part of type {kind!r}; only text can be rendered")
 
     def _plain_call(self, call: Message) -> dict[str, Any]:
         function = dict(call["function"])
@@ -145,20 +152,18 @@ class Renderer:
         return {**call, "function": function}
 
     def _check_arguments(self) -> None:
-        """Some templates want tool arguments as an object and fail on text, others the other way round."""
+        """Find out whether the template wants tool arguments as an object or as text: some fail on the other."""
         call = {"id": "call00000", "type": "function", "function": {"name": "f", "arguments": '{"x": 1}'}}
         probe = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "", "tool_calls": [call]}]
-        try:
-            text = self._apply([self._plain(m) for m in probe], None, generation=False)
-            if '{"x": 1}' in text or '"x"' in text:
+        for as_text in (False, True):
+            self._arguments_as_text = as_text
+            try:
+                text = self._apply([self._plain(m) for m in probe], None, generation=False)
+            except TemplateError:
+                continue
+            if '"x"' in text:
                 return
-        except TemplateError:
-            pass
-        self._arguments_as_text = True
-        try:
-            self._apply([self._plain(m) for m in probe], None, generation=False)
-        except TemplateError:
-            self._arguments_as_text = False
+        self._arguments_as_text = False
 
     # -- bridging
 
