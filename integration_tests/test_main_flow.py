@@ -126,3 +126,39 @@ def test_help_and_the_import_are_light():
     loaded = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout.split()
     assert not {"torch", "transformers", "openai", "peft"} & set(loaded)
     assert "train" in rllm_command("--help", cwd=Path.cwd())
+
+
+def test_many_turns_with_tools_agree_between_sampler_and_trainer(run):
+    """Four turns with tools, random delays, other sessions joining and leaving: one row each, the same logprobs."""
+    import asyncio
+    import random
+
+    from openai import AsyncOpenAI
+
+    tool = {
+        "type": "function",
+        "function": {"name": "look", "parameters": {"type": "object", "properties": {"at": {"type": "string"}}}},
+    }
+
+    async def wander(task, config):
+        pause = random.Random(config.sample)
+        messages = [{"role": "user", "content": task.prompt}]
+        async with AsyncOpenAI(base_url=config.base_url, api_key=config.api_key) as client:
+            for _ in range(4):
+                await asyncio.sleep(pause.random() / 10)
+                reply = await client.chat.completions.create(model="policy", messages=messages, tools=[tool])
+                message = reply.choices[0].message
+                messages.append(message.model_dump(exclude_none=True))
+                calls = message.tool_calls or []
+                messages += [{"role": "tool", "tool_call_id": c.id, "content": "nothing"} for c in calls]
+                messages += [] if calls else [{"role": "user", "content": "Go on."}]
+        return str(pause.random())
+
+    result = run(wander, lambda task, episode: sum(len(s.completion_ids) for s in episode.steps) / 100.0)
+    steps = [line for line in metrics(result.run_dir) if "update/optimizer_steps" in line]
+    assert len(steps) == 2
+    for line in steps:
+        assert line["update/logprob_gap_max"] < 1e-4
+        assert line["trace/rows_per_trajectory"] == 1.0
+        assert line["trace/prefix_breaks"] == 0
+        assert line["rollout/calls_mean"] == 4.0
