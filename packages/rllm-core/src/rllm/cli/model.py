@@ -98,7 +98,10 @@ def _ask(name: str) -> str:
     from rllm.evals.serving import open_serving
     from rllm.plugins import get_plugins
     from rllm.rollouts import RolloutRunner
-    from rllm.types import SamplingParams, Task
+    from rllm.types import Episode, SamplingParams, Task
+
+    def _any_reply(task: Task, episode: Episode) -> float:
+        return 1.0
 
     plugins = get_plugins()
     config = resolve_config(EvalConfig, [{"model": name}], plugins)
@@ -107,7 +110,7 @@ def _ask(name: str) -> str:
     async def ask() -> str:
         with tempfile.TemporaryDirectory() as folder:
             async with open_serving(config, plugins, Path(folder) / "traces.sqlite") as serving:
-                parts = resolve_parts(config, plugins, tasks=[task], agent="chat", evaluator="number")
+                parts = resolve_parts(config, plugins, tasks=[task], agent="chat", evaluator=_any_reply)
                 runner = RolloutRunner(
                     serving.gateway, plugins, parts.flow, parts.evaluator, config.rollout, serving.model.name
                 )

@@ -27,8 +27,10 @@ def attribute(error: BaseException | None, state: SessionState, timeout_s: float
                 return Failure(kind="infrastructure", message=state.upstream_error)
             return Failure(kind="no_model_call", message=NO_CALL)
         return None
-    if isinstance(error, PluginError) or state.upstream_error:
-        return Failure(kind="infrastructure", message=state.upstream_error or message, traceback=text)
+    if state.upstream_error:
+        return Failure(kind="infrastructure", message=state.upstream_error)
+    if isinstance(error, PluginError):
+        return Failure(kind="infrastructure", message=message, traceback=text)
     if state.limit_hit is not None:
         return Failure(kind=state.limit_hit, message=message, traceback=text)
     if state.context_length_hit:

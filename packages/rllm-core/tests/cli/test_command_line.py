@@ -1,0 +1,97 @@
+"""The command line as a user meets it: one message for each mistake, never a traceback."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RLLM = str(Path(sys.executable).with_name("rllm"))
+
+
+@pytest.fixture
+def rllm(tmp_path):
+    def call(*arguments: str, code: int = 0, answers: str = "", **environment: str) -> str:
+        done = subprocess.run(
+            [RLLM, *arguments],
+            cwd=tmp_path,
+            input=answers,
+            capture_output=True,
+            text=True,
+            timeout=200,
+            env=os.environ | {"RLLM_HOME": str(tmp_path / "home"), "COLUMNS": "160"} | environment,
+        )
+        said = done.stdout + done.stderr
+        assert done.returncode == code, said
+        assert "Traceback" not in said
+        return said
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("trian",), "no command 'trian'. Did you mean 'train'"),
+        (("train",), "no tasks are given"),
+        (("train", "chain_sum", "--modle", "x"), "No such option"),
+        (("train", "chain_sum", "grp_size=3"), "no setting 'grp_size'. Did you mean 'group_size'"),
+        (("train", "chain_sum", "group_size=many"), "group_size='many' won't do"),
+        (("train", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("train", "chain_sum", "--config", "nowhere.yaml"), "nowhere.yaml"),
+        (("eval", "chain_sum", "optimizer.lr=1"), "optimizer"),
+        (("eval", "chain_sum", "--model", "rllm-tinny"), "'rllm-tiny'"),
+        (("eval", "chain_sum", "--agent", "no.py:solve"), "doesn't exist"),
+        (("task", "show", "chain_smu"), "'chain_sum'"),
+        (("model", "show", "smollm"), "smollm2-135m"),
+        (("model", "setup", "mine", "--path", "nowhere"), "nowhere"),
+        (("model", "setup", "rllm-tiny", "--path", "x"), "is a built-in model"),
+        (("model", "setup", "far", "--base-url", "http://127.0.0.1:1/v1", "--model-id", "m", "--key-env", "NO_KEY"),
+         "'NO_KEY' (--key-env) is not set"),
+    ],
+)  # fmt: skip
+def test_a_wrong_invocation_gets_one_message_that_names_the_fix(rllm, arguments, message):
+    code = 2 if any(w in message for w in ("no command", "No such option")) else 1
+    assert message in rllm(*arguments, code=code)
+
+
+def test_every_setting_is_listed_with_its_default(rllm):
+    said = rllm("train", "--settings")
+    for line in ("group_size=8", "optimizer.lr=2e-05", "grpo.std=True", "ppo.clip_high=0.28", "tinker.precision=auto"):
+        assert line in said
+
+
+def test_tasks_are_listed_and_one_is_shown(rllm):
+    assert "chain_sum" in rllm("task", "list")
+    assert "136 tasks to train on, 64 held out" in rllm("task", "show", "chain_sum")
+
+
+def test_a_provider_is_set_up_by_flags_its_key_kept_for_its_user_alone(rllm, tmp_path):
+    rllm(
+        "model", "setup", "far", "--base-url", "http://127.0.0.1:1/v1", "--model-id", "m-1", "--key-env", "MY_KEY",
+        "--no-try", MY_KEY="sk-secret",
+    )  # fmt: skip
+    listed, shown = rllm("model", "list"), rllm("model", "show", "far")
+    assert "m-1 at http://127.0.0.1:1/v1" in listed
+    assert "key       set" in shown
+    assert "sk-secret" not in listed + shown
+    holding = [p for p in (tmp_path / "home").rglob("*") if p.is_file() and "sk-secret" in p.read_text()]
+    assert len(holding) == 1
+    assert stat.S_IMODE(holding[0].stat().st_mode) == 0o600
+
+
+def test_a_provider_is_set_up_by_questions_too(rllm):
+    said = rllm("model", "setup", "--no-try", answers="mine\nhttp://127.0.0.1:1/v1\nm-2\n\n")
+    assert "mine is ready (provider)" in said
+
+
+def test_a_provider_can_not_be_trained_and_one_that_is_away_is_said_so(rllm):
+    rllm("model", "setup", "far", "--base-url", "http://127.0.0.1:1/v1", "--model-id", "m", "--no-try", answers="\n")
+    assert "its weights can't be trained" in rllm("train", "chain_sum", "--model", "far", code=1)
+    assert "can't be reached" in rllm("eval", "chain_sum", "--model", "far", "limit=2", code=1)
+
+
+def test_the_tiny_model_is_tried_by_the_path_of_an_evaluation(rllm):
+    assert "it says:" in rllm("model", "setup", "rllm-tiny")
