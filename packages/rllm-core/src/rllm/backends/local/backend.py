@@ -186,6 +186,8 @@ class _Engine:
 
     def train_step(self, rows: Sequence[Row], loss: LossSpec, optim: AdamParams) -> StepResult:
         self._require_idle("a training step")
+        # What keys and values took, the trainer's activations may have.
+        self._loop.rest()
         result = self._trainer.step(rows, loss, optim)
         self._is_unpublished = True
         return result

@@ -75,6 +75,10 @@ class SamplingLoop:
             job.settle(error)
         self._owed.clear()
 
+    def rest(self) -> None:
+        """Give the rows' memory back; nothing may be in flight."""
+        self._rows.clear()
+
     def drop_cancelled(self) -> None:
         """Free the places of calls whose caller has gone."""
         if not any(job.future.cancelled() for job in self._owed):
