@@ -1,6 +1,8 @@
 """What goes wrong ends in one clear error, and nobody is left waiting."""
 
 import asyncio
+import subprocess
+import sys
 
 import pytest
 
@@ -84,6 +86,26 @@ def test_calls_work_from_any_event_loop(tiny_model_dir):
         assert drawn[0].ids.tolist() == drawn[1].ids.tolist()
     finally:
         asyncio.run(backend.close())
+
+
+def test_a_program_that_ends_in_mid_draw_without_closing_ends_well(tiny_model_dir):
+    program = f"""
+import asyncio, torch
+from rllm.backends.local.backend import LocalBackend
+from rllm.backends.local.settings import TinkerSettings
+from rllm.protocols import BackendRequest
+from rllm.types import Prompt, SamplingParams
+
+async def main():
+    asyncio.create_task(backend.sampler().sample(Prompt([5, 6]), SamplingParams(max_tokens=400)))
+    await asyncio.sleep(0.05)
+
+backend = LocalBackend(BackendRequest("m", {str(tiny_model_dir)!r}, 0, 0, 0.0, TinkerSettings(device="cpu", threads=1)))
+backend._engine._loop._stop_ids = frozenset()
+asyncio.run(main())
+"""
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_folder_that_is_no_model_is_refused_with_what_it_needs(tmp_path):

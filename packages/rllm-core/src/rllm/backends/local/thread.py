@@ -4,6 +4,7 @@ caller waiting. If it dies, everyone who waits or comes later gets a BackendErro
 
 __all__ = ["EngineThread"]
 
+import atexit
 import queue
 import threading
 from collections.abc import Callable
@@ -37,6 +38,8 @@ class EngineThread:
         self._work: Work | None = None
         self._thread = threading.Thread(target=self._run, name="rllm-engine", daemon=True)
         self._thread.start()
+        # A daemon thread that is killed inside torch takes the interpreter down with it (SIGABRT).
+        atexit.register(self.close)
 
     def attach(self, work: Work) -> None:
         """Give the thread its work; to be called in the thread."""
@@ -58,6 +61,7 @@ class EngineThread:
             self._calls.put(None)
         if threading.current_thread() is not self._thread:
             self._thread.join()
+        atexit.unregister(self.close)
 
     def _refusal(self) -> BackendError:
         if self._ended is None:
