@@ -101,8 +101,9 @@ class LossSpec:
     function: Loss
     settings: BaseModel | None = None
     ratio_cap: float | None = None
-    """Truncated importance sampling: each token's loss is weighted by min(old policy / sampler, cap), detached; None
-    leaves the correction out. https://fengyao.notion.site/off-policy-rl"""
+    """Truncated importance sampling: each token's loss and KL term are weighted by min(old policy / sampler, cap),
+    detached, for both are expectations over what the sampler drew; None leaves the correction out.
+    https://fengyao.notion.site/off-policy-rl"""
     kl_coef: float = 0.0
     """Weight of the k3 estimate of KL(policy ‖ reference), nats, added to each token's loss."""
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from rllm.errors import ConfigError
 from rllm.protocols import LossInputs, LossSpec
+from rllm.update.losses import importance_weights, k3
 
 
 @dataclass(frozen=True)
@@ -71,19 +72,17 @@ def objective(logprobs: Tensor, entropies: Tensor, arrays: TargetArrays, loss: L
     if loss.kl_coef > 0:
         if arrays.ref_logprobs is None:
             raise ConfigError("kl_coef is set, but the rows carry no reference logprobs")
-        gap = arrays.ref_logprobs - logprobs
-        # k3 of http://joschu.net/blog/kl-approx.html: r − 1 − log r, r = reference / policy; never negative.
-        k3 = torch.expm1(gap) - gap
-        losses = losses + loss.kl_coef * k3
-        found["kl_reference"] = k3.detach()
+        kl = k3(logprobs, arrays.ref_logprobs)
+        losses = losses + loss.kl_coef * kl
+        found["kl_reference"] = kl.detach()
     if loss.ratio_cap is not None:
-        ratio = torch.exp(old - arrays.sampler_logprobs)
-        losses = losses * ratio.clamp(max=loss.ratio_cap)
-        found["ratio_capped"] = (ratio > loss.ratio_cap).float()
+        weights = importance_weights(old, arrays.sampler_logprobs, loss.ratio_cap)
+        losses = losses * weights
+        found["ratio_capped"] = (weights == loss.ratio_cap).float()
     drift = current - arrays.sampler_logprobs
     found["logprob_gap_mean"] = drift.abs()
     found["kl_k1"] = -drift
-    found["kl_k3"] = torch.expm1(drift) - drift
+    found["kl_k3"] = k3(arrays.sampler_logprobs, current)
     measures.add(found)
     measures.peak("logprob_gap_max", drift.abs())
     return (arrays.mask * losses).sum()
