@@ -8,7 +8,6 @@ __all__ = ["Measures", "TargetArrays", "objective"]
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor
 
 from rllm.errors import ConfigError
