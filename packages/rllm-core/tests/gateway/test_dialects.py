@@ -112,7 +112,8 @@ def test_logprobs_are_the_samplers_and_their_bytes_spell_the_text(bench, client)
     reply = client.chat.completions.create(model="policy", messages=ASK, logprobs=True, top_logprobs=2)
     content = reply.choices[0].logprobs.content
     spelt = b"".join(bytes(t.bytes) for t in content).decode()
-    assert spelt == "ünï🙂<|im_end|>"
+    assert spelt == reply.choices[0].message.content == "ünï🙂"
+    assert (content[-1].token, content[-1].bytes) == ("<|im_end|>", [])  # a control token is no text
     ids = reply.choices[0].model_extra["token_ids"]
     assert [t.logprob for t in content] == pytest.approx([-i / 1000 for i in ids])
     assert all(len(t.top_logprobs) == 2 for t in content)
@@ -140,7 +141,8 @@ def test_a_raw_completion_takes_text_or_ids_and_continues_an_exact_stream(bench,
 
 
 def test_the_models_are_listed(client):
-    assert [m.id for m in client.models.list()] == ["policy"]
+    assert [m.id for m in client.models.list()] == ["policy", "scripted"]
+    assert client.models.retrieve("any/name").id == "any/name"
 
 
 def test_evaluation_takes_the_requests_sampling_and_training_the_runs(bench):

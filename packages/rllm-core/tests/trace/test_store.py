@@ -77,6 +77,23 @@ def test_a_logprob_is_kept_as_the_nearest_float32():
         assert store.steps("s")[0].logprobs == (float(np.float32(-0.1)),)
 
 
+@given(steps(), steps())
+@settings(max_examples=50, deadline=None)
+def test_an_amended_step_stands_in_the_place_of_the_first(before, after):
+    after = after.model_copy(update={n: getattr(before, n) for n in ("call_id", "choice", "session_id", "index")})
+    with TraceStore(":memory:") as store:
+        other = before.model_copy(update={"call_id": "other"})
+        store.append(before)
+        store.append(other)
+        store.amend(after)
+        assert repr(store.steps(before.session_id)) == repr([after, other])
+
+
+def test_a_step_that_was_never_appended_is_not_amended():
+    with TraceStore(":memory:") as store, pytest.raises(TraceStoreError, match="append it first"):
+        store.amend(make("c"))
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=20))
 @settings(max_examples=30)
 def test_sessions_come_in_the_order_of_their_first_step_and_steps_in_that_of_their_calls(calls):

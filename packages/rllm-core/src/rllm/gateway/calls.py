@@ -1,276 +1,213 @@
-"""One call, from request to recorded steps: budget, prompt, upstream, record; the same for both dialects.
+"""One call from its body to its recorded steps: checked, planned, put to the upstream, written down, answered.
 
-The step is in the store before the agent has its answer.
+The steps are in the store before the agent has its answer, and a call that fails or is cancelled leaves one too.
 """
 
-__all__ = ["Call", "Done", "perform"]
+__all__ = ["Desk", "perform", "to_the_end"]
 
 import asyncio
-import hashlib
-import json
+import contextlib
 import secrets
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
 
-from rllm.errors import BackendError, ContextLengthError, RLLMError
-from rllm.gateway.conversation import Branch, Match, canonical
-from rllm.gateway.errors import ApiError, bad_request
-from rllm.gateway.params import Common
+from rllm.errors import BackendError, ContextLengthError, TemplateError, TraceStoreError
+from rllm.gateway.dialects import Dialect
+from rllm.gateway.errors import ApiError, bad_request, session_closed
+from rllm.gateway.keys import CallKey, prompt_digest
+from rllm.gateway.params import resolve_sampling
+from rllm.gateway.planning import Reading, Routes, found_in, read_request, remember
+from rllm.gateway.replies import Done
 from rllm.gateway.sessions import OpenSession
-from rllm.gateway.upstreams import Answer, Asked, Choice, PolicyUpstream, Upstream
-from rllm.trace import SIDE_CALL, Span
+from rllm.gateway.steps import CallRecord
+from rllm.gateway.turnstile import Turnstile
+from rllm.gateway.upstreams import Answer, Asked, Choice
+from rllm.trace import Span
 from rllm.types import SamplingParams, Step
 
-
-@dataclass(frozen=True)
-class Call:
-    """What is asked, whichever dialect asked it."""
-
-    request: Common
-    dialect: str
-    messages: tuple[Mapping[str, Any], ...]
-    tools: tuple[Mapping[str, Any], ...]
-    raw_prompt: str | tuple[int, ...] | None
-    span: Span | None
-    upstream: Upstream
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Done:
-    """A call that was answered and recorded."""
+class Desk:
+    """What all calls share."""
 
-    call_id: str
-    created: int
-    prompt_ids: tuple[int, ...]
-    answer: Answer
-    steps: tuple[Step, ...]
-    policy: PolicyUpstream | None
-
-
-@dataclass(frozen=True)
-class _Prompt:
-    ids: tuple[int, ...]
-    added_ids: tuple[int, ...]
-    parent: str | None
-    new_messages: tuple[Mapping[str, Any], ...]
-    break_reason: str | None
+    routes: Routes
+    turnstile: Turnstile
+    run_seed: int
+    work: Callable[..., Awaitable[Any]]
+    """``await work(function, *arguments)`` runs it in the worker thread: what takes long for long texts."""
+    record: Callable[[OpenSession, Step], Awaitable[None]]
+    """Writes a step durably and tells the plugins."""
+    cut: Callable[[OpenSession, Sequence[Step]], Awaitable[None]]
+    """Writes down of recorded steps that their answer did not reach the agent whole."""
 
 
-Write = Callable[[Step], Awaitable[None]]
-"""Records a step durably."""
-
-
-async def perform(call: Call, opened: OpenSession, write: Write, run_seed: int) -> Done:
-    """Answer ``call``. ``write(step)`` records a step durably. Raises ApiError; whatever happens is recorded."""
-    state = opened.state
-    _check_budget(opened)
-    call_id = f"call-{secrets.token_hex(12)}"
-    index = state.calls
-    state.calls += 1
-    role = "main" if call.span is None else call.span.role
-    started, clock = time.time(), time.monotonic()
-    policy = call.upstream if isinstance(call.upstream, PolicyUpstream) else None
-    prompt = _Prompt((), (), None, call.messages, None)
-    sampling = call.request.sampling
-
-    def step_of(choice: int, **fields: Any) -> Step:
-        return Step(
-            call_id=call_id,
-            choice=choice,
-            session_id=opened.session.id,
-            index=index,
-            parent=prompt.parent,
-            role=role,
-            span_id=None if call.span is None else call.span.id,
-            route=call.upstream.route,
-            model=call.request.model,
-            dialect=call.dialect,
-            added_messages=tuple(dict(m) for m in prompt.new_messages),
-            tools=tuple(dict(t) for t in call.tools),
-            added_ids=prompt.added_ids,
-            sampling=sampling,
-            overridden=call.request.overridden,
-            break_reason=prompt.break_reason,
-            started_at=started,
-            duration_s=time.monotonic() - clock,
-            **fields,
-        )
-
+async def perform(desk: Desk, opened: OpenSession, dialect: Dialect, body: bytes, role: str, span: Span | None) -> Done:
+    """Answer a call. Raises ApiError; when it is cancelled, the step says so."""
     try:
-        if policy is not None:
-            prompt = await asyncio.to_thread(_prompt_of, call, opened, policy, role)
-            sampling = _seeded(sampling, opened, role, prompt.ids, run_seed, call.request.overridden)
-            sampling = _within_budget(sampling, opened)
-        asked = Asked(call.request.model, call.messages, call.tools, prompt.ids, sampling, call.request.n)
-        answer = await call.upstream.answer(asked)
-    except asyncio.CancelledError:
-        await write(step_of(0, status="cancelled", untrainable="call cancelled", error="the client went away"))
-        raise
-    except ContextLengthError as error:
-        state.context_length_hit = True
-        await write(step_of(0, status="error", untrainable="call error", error=str(error)))
-        raise bad_request(str(error), "messages", "context_length_exceeded") from error
-    except ApiError as error:
-        if error.status >= 500:
-            state.upstream_error = error.message
-        await write(step_of(0, status="error", untrainable="call error", error=error.message))
-        raise
-    except RLLMError as error:
-        await write(step_of(0, status="error", untrainable="call error", error=str(error)))
-        if isinstance(error, BackendError):
-            state.upstream_error = str(error)
-            raise ApiError(503, str(error), kind="server_error") from error
-        raise bad_request(str(error)) from error
-    except Exception as error:
-        message = f"{type(error).__name__}: {error}"
-        state.upstream_error = message
-        await write(step_of(0, status="error", untrainable="call error", error=message))
-        raise ApiError(500, f"the upstream failed: {message}", kind="server_error") from error
+        return await _perform(desk, opened, dialect, body, role, span)
+    except TraceStoreError as error:
+        opened.state.upstream_error = str(error)
+        message = f"the call can't be recorded, so it is not answered: {error}"
+        raise ApiError(500, message, kind="server_error") from error
 
-    if policy is not None:
-        state.completed_calls += 1
-        state.sampled_tokens += answer.completion_tokens
-    steps = tuple(
-        step_of(k, **_fields_of(choice, answer, call, opened, sampling, k)) for k, choice in enumerate(answer.choices)
-    )
-    for step, choice in zip(steps, answer.choices, strict=True):
-        await write(step)
-        if choice.completion is not None:
-            _remember(opened, call, prompt, step, choice)
-    return Done(call_id, int(started), prompt.ids, answer, steps, policy)
+
+async def _perform(
+    desk: Desk, opened: OpenSession, dialect: Dialect, body: bytes, role: str, span: Span | None
+) -> Done:
+    reading: Reading = await desk.work(read_request, body, dialect, desk.routes)
+    # Whoever holds the policy finds every call of before answered and recorded.
+    async with desk.turnstile.passage() if reading.route == "policy" else contextlib.nullcontext():
+        if opened.state.is_closed:
+            raise session_closed(opened.session.id)
+        _check_budget(opened)
+        record = _begin(opened, dialect, reading, role, span)
+        return await _answer(desk, opened, dialect, reading, record)
+
+
+async def _answer(desk: Desk, opened: OpenSession, dialect: Dialect, reading: Reading, record: CallRecord) -> Done:
+    try:
+        key = await _plan(desk, opened, dialect, reading, record)
+        answer = await reading.upstream.answer(
+            Asked(reading.request, record.prompted.ids, record.sampling, dialect.is_chat)
+        )
+    except asyncio.CancelledError:
+        await to_the_end(desk.record(opened, record.failed("cancelled", "its client went, or its session was closed")))
+        raise
+    except Exception as error:
+        refusal = _refusal_of(error, opened)
+        opened.charged_calls -= 1
+        await to_the_end(desk.record(opened, record.failed("error", refusal.message)))
+        raise refusal from error
+    written = asyncio.ensure_future(_write_down(desk, opened, reading, record, key, answer))
+    try:
+        return await to_the_end(written)
+    except asyncio.CancelledError:
+        if written.done() and not written.cancelled() and written.exception() is None:
+            await to_the_end(desk.cut(opened, written.result().steps))
+        raise
+
+
+async def to_the_end(work: Awaitable[T]) -> T:
+    """Finish ``work`` also where the caller is cancelled meanwhile; the cancellation is raised afterwards."""
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
 
 
 def _check_budget(opened: OpenSession) -> None:
     state = opened.state
-    if opened.max_calls is not None and state.calls >= opened.max_calls:
+    if opened.max_calls is not None and opened.charged_calls >= opened.max_calls:
         state.limit_hit = "call_limit"
-        raise ApiError(
-            403, f"this rollout may make {opened.max_calls} model calls (rollout.max_calls), and has made them",
-            kind="budget_exhausted", code="call_limit",
-        )  # fmt: skip
-    if opened.max_tokens_total is not None and state.sampled_tokens >= opened.max_tokens_total:
+        message = f"this rollout may make {opened.max_calls} model calls (rollout.max_calls), and has made them"
+    elif opened.max_tokens_total is not None and state.sampled_tokens >= opened.max_tokens_total:
         state.limit_hit = "token_limit"
-        raise ApiError(
-            403, f"this rollout may sample {opened.max_tokens_total} tokens (rollout.max_tokens_total), and has",
-            kind="budget_exhausted", code="token_limit",
-        )  # fmt: skip
+        message = f"this rollout may sample {opened.max_tokens_total} tokens (rollout.max_tokens_total), and has"
+    else:
+        return
+    raise ApiError(403, message, kind="budget_exhausted", code=state.limit_hit)
 
 
-def _within_budget(sampling: SamplingParams, opened: OpenSession) -> SamplingParams:
+def _begin(opened: OpenSession, dialect: Dialect, reading: Reading, role: str, span: Span | None) -> CallRecord:
+    if span is not None and span.is_adapter:
+        opened.has_adapter_spans = True
+    is_training = opened.session.is_training and reading.route == "policy"
+    sampling, overridden = resolve_sampling(reading.request.wanted, opened.sampling, is_training=is_training)
+    record = CallRecord(
+        call_id=dialect.id_prefix + secrets.token_hex(16),
+        session_id=opened.session.id,
+        index=opened.state.calls,
+        role=role,
+        span_id=None if span is None else span.id,
+        route=reading.route,
+        dialect=dialect.name,
+        request=reading.request,
+        is_side_call=span is None and opened.has_adapter_spans,
+        sampling=_within_budget(sampling, opened, reading.request.n),
+        overridden=overridden,
+        is_drawn_as_the_run_says=is_training,
+    )
+    opened.state.calls += 1
+    opened.charged_calls += 1
+    return record
+
+
+def _within_budget(sampling: SamplingParams, opened: OpenSession, n: int) -> SamplingParams:
+    """No longer than what is left of the rollout's tokens; calls at the same time may each take all of it."""
     if opened.max_tokens_total is None:
         return sampling
-    left = opened.max_tokens_total - opened.state.sampled_tokens
-    return sampling if left >= sampling.max_tokens else sampling.model_copy(update={"max_tokens": left})
+    left = max(1, (opened.max_tokens_total - opened.state.sampled_tokens) // n)
+    return sampling if sampling.max_tokens <= left else sampling.model_copy(update={"max_tokens": left})
 
 
-def _prompt_of(call: Call, opened: OpenSession, policy: PolicyUpstream, role: str) -> _Prompt:
-    """The exact ids to continue; runs in a thread, for long conversations take a while to render."""
-    if call.raw_prompt is not None:
-        ids = tuple(policy.renderer.encode(call.raw_prompt)) if isinstance(call.raw_prompt, str) else call.raw_prompt
-        vocab = policy.info.vocab_size
-        if any(i >= vocab for i in ids):
-            raise bad_request(f"prompt holds the token id {max(ids)}; the vocabulary has {vocab}", "prompt")
-        branch = opened.conversations.find_ids(ids)
-        if branch is None:
-            return _Prompt(ids, ids, None, (), None)
-        return _Prompt(ids, ids[len(branch.stream) :], branch.step_key, (), None)
-    tools = json.dumps(call.tools, sort_keys=True)
-    match: Match = opened.conversations.find(call.messages, tools, role)
-    branch = match.branch
-    if branch is not None:
-        bridge = policy.renderer.bridge(
-            branch.messages, branch.reply, match.new_messages, call.tools or None, branch.tail
-        )
-        if bridge is not None:
-            added = tuple(bridge)
-            return _Prompt((*branch.stream, *added), added, branch.step_key, match.new_messages, None)
-    ids = tuple(policy.renderer.render(call.messages, call.tools or None))
-    reason = match.break_reason if branch is None else "template"
-    return _Prompt(ids, ids, None, call.messages, reason)
-
-
-def _seeded(
-    sampling: SamplingParams,
-    opened: OpenSession,
-    role: str,
-    ids: Sequence[int],
-    run_seed: int,
-    overridden: Sequence[str],
-) -> SamplingParams:
-    """The call's seed: from the run's seed and what the call is, never from when it arrived."""
-    digest = hashlib.sha256(",".join(map(str, ids)).encode()).hexdigest()
-    key = f"{role}|{digest}"
-    occurrence = opened.occurrences[key]
-    opened.occurrences[key] += 1
-    s = opened.session
-    asked = None if "seed" in overridden else sampling.seed
-    text = f"{run_seed}|{asked}|{opened.phase}|{s.task_id}|{s.sample}|{key}|{occurrence}"
-    if asked is not None and not s.is_training:
-        return sampling
-    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:7], "big")
-    return sampling.model_copy(update={"seed": seed})
-
-
-def _fields_of(
-    choice: Choice, answer: Answer, call: Call, opened: OpenSession, sampling: SamplingParams, k: int
-) -> dict[str, Any]:
-    message = dict(choice.message)
-    if message.get("tool_calls"):
-        message["tool_calls"] = [
-            {"id": tc.get("id") or f"call_{_short(sampling.seed, k, j)}", **tc}
-            for j, tc in enumerate(message["tool_calls"])
-        ]
-    fields: dict[str, Any] = {
-        "message": message,
-        "finish_reason": choice.finish_reason,
-        "prompt_tokens": answer.prompt_tokens,
-        "untrainable": _untrainable(choice, answer, call, opened),
-    }
-    completion = choice.completion
-    if completion is not None:
-        fields |= {
-            "completion_ids": tuple(completion.ids.tolist()),
-            "logprobs": tuple(completion.logprobs.tolist()),
-            "versions": tuple(completion.versions.tolist()),
-        }
-    return fields
-
-
-def _short(*parts: object) -> str:
-    return hashlib.sha256("|".join(map(str, parts)).encode()).hexdigest()[:16]
-
-
-def _untrainable(choice: Choice, answer: Answer, call: Call, opened: OpenSession) -> str | None:
-    if answer.untrainable is not None:
-        return answer.untrainable
-    if call.span is None and opened.has_adapter_spans:
-        return SIDE_CALL
-    completion = choice.completion
-    if completion is None:
-        return "no token ids"
-    if completion.finish_reason == "aborted":
-        return "aborted"
-    if completion.distribution != "full":
-        return "modified distribution"
-    return None
-
-
-def _remember(opened: OpenSession, call: Call, prompt: _Prompt, step: Step, choice: Choice) -> None:
-    reply = step.message or {}
-    # A raw prompt has no messages to be found by; only its ids can be continued.
-    chat = (*(canonical(m) for m in call.messages), canonical(reply))
-    keys = chat if call.raw_prompt is None else (f"raw {step.key}",)
-    opened.conversations.add(
-        Branch(
-            step_key=step.key,
-            role=step.role,
-            keys=keys,
-            tools=json.dumps(call.tools, sort_keys=True),
-            messages=call.messages,
-            reply=reply,
-            stream=(*prompt.ids, *step.completion_ids),
-            tail=step.completion_ids,
-        )
+async def _plan(desk: Desk, opened: OpenSession, dialect: Dialect, reading: Reading, record: CallRecord) -> CallKey:
+    """Find what is continued, make the prompt, and with it the call's key and seed."""
+    found = found_in(opened, reading, record.role, record.span_id)
+    continued = found.continued()
+    upstream = reading.upstream
+    record.break_reason = found.break_reason
+    record.prompted = await desk.work(lambda: upstream.prompt(reading.request, continued, is_chat=dialect.is_chat))
+    if continued is not None and record.prompted.n_continued == len(continued.stream):
+        record.parent, record.n_shared = found.node, found.n_shared
+    elif continued is not None:
+        record.break_reason = "template"
+    digest = prompt_digest(record.prompted.ids or reading.content)
+    counted = f"{record.role}\n{digest}"
+    session = opened.session
+    key = CallKey(
+        desk.run_seed, opened.phase, session.task_id, session.sample, record.role, digest, opened.occurrences[counted]
     )
+    opened.occurrences[counted] += 1
+    asked = None if record.is_drawn_as_the_run_says else reading.request.wanted.draw.get("seed")
+    record.sampling = record.sampling.model_copy(update={"seed": key.seed() if asked is None else asked % 2**63})
+    return key
+
+
+def _refusal_of(error: Exception, opened: OpenSession) -> ApiError:
+    """What the agent is told, and what the session's state says of it."""
+    state = opened.state
+    state.context_length_hit = isinstance(error, ContextLengthError)
+    state.upstream_error = None
+    if isinstance(error, ContextLengthError):
+        return bad_request(str(error), "messages", "context_length_exceeded")
+    if isinstance(error, TemplateError):
+        return bad_request(str(error), "messages")
+    if isinstance(error, ApiError):
+        if error.status >= 500:
+            state.upstream_error = error.message
+        return error
+    state.upstream_error = f"{type(error).__name__}: {error}"
+    status = 503 if isinstance(error, BackendError) else 500
+    return ApiError(status, f"the upstream failed: {state.upstream_error}", kind="server_error")
+
+
+async def _write_down(
+    desk: Desk, opened: OpenSession, reading: Reading, record: CallRecord, key: CallKey, answer: Answer
+) -> Done:
+    answer = replace(answer, choices=tuple(_with_call_ids(c, k, key) for k, c in enumerate(answer.choices)))
+    steps = record.answered(answer)
+    for step in steps:
+        await desk.record(opened, step)
+    for step, choice in zip(steps, answer.choices, strict=True):
+        remember(opened, reading, record.parent, record.n_shared, step, choice)
+    state = opened.state
+    state.context_length_hit, state.upstream_error = False, None
+    state.malformed_tool_calls += sum(choice.malformed is not None for choice in answer.choices)
+    if record.route == "policy":
+        state.completed_calls += 1
+        state.sampled_tokens += answer.completion_tokens
+    return Done(reading.request, record.prompted.ids, answer, steps)
+
+
+def _with_call_ids(choice: Choice, k: int, key: CallKey) -> Choice:
+    """Tool calls with ids; a provider's have theirs."""
+    calls = choice.message.get("tool_calls")
+    if not calls:
+        return choice
+    named = [call if call.get("id") else {"id": key.tool_call_id(k, j), **call} for j, call in enumerate(calls)]
+    return replace(choice, message={**choice.message, "tool_calls": named})

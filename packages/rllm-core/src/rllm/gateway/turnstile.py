@@ -8,39 +8,46 @@ from collections.abc import AsyncGenerator
 
 
 class Turnstile:
-    """For one event loop. Calls pass in any number; while it is held, new ones wait and none is inside."""
+    """For one event loop. Calls pass in any number; while it is held, new ones wait, and those inside run to their end.
+
+    Leaving never waits: a call that is cancelled twice would otherwise be counted as inside for ever, and with it the
+    next hold would never begin.
+    """
 
     def __init__(self) -> None:
-        self._changed = asyncio.Condition()
         self._holds = 0
         self._inside = 0
+        self._is_free = asyncio.Event()
+        self._is_free.set()
+        self._is_empty = asyncio.Event()
+        self._is_empty.set()
 
     @contextlib.asynccontextmanager
     async def passage(self) -> AsyncGenerator[None]:
         """Around one call."""
-        async with self._changed:
-            await self._changed.wait_for(lambda: self._holds == 0)
-            self._inside += 1
+        while self._holds:
+            await self._is_free.wait()
+        self._inside += 1
+        self._is_empty.clear()
         try:
             yield
         finally:
-            async with self._changed:
-                self._inside -= 1
-                self._changed.notify_all()
+            self._inside -= 1
+            if not self._inside:
+                self._is_empty.set()
 
-    async def hold(self) -> None:
-        """Hold back new calls; returns when those inside have left."""
-        async with self._changed:
-            self._holds += 1
-            try:
-                await self._changed.wait_for(lambda: self._inside == 0)
-            except BaseException:
-                self._holds -= 1
-                self._changed.notify_all()
-                raise
+    def hold(self) -> None:
+        """Hold back new calls, until ``release`` was called as often."""
+        self._holds += 1
+        self._is_free.clear()
 
-    async def release(self) -> None:
-        """Let calls through again."""
-        async with self._changed:
-            self._holds -= 1
-            self._changed.notify_all()
+    async def emptied(self) -> None:
+        """Returns when nobody is inside."""
+        while self._inside:
+            await self._is_empty.wait()
+
+    def release(self) -> None:
+        """Undo one ``hold``."""
+        self._holds -= 1
+        if not self._holds:
+            self._is_free.set()

@@ -92,6 +92,25 @@ class TraceStore:
                     f"step {step.key!r} of session {step.session_id!r} is in {self.path} already"
                 ) from error
 
+    def amend(self, step: Step) -> None:
+        """Write a step again under its key, with what became of it since ``append``; durable when this returns.
+
+        Raises TraceStoreError also where no such step was appended.
+        """
+        try:
+            row = step_to_row(step)
+        except ValueError as error:
+            raise TraceStoreError(f"step {step.key!r} can't be written to {self.path}: {error}") from error
+        with self._lock, self._failures():
+            changed = self._writer.execute(
+                f"UPDATE steps SET ({_STEP_COLUMNS}) = (?,?,?,?,?,?,?,?,?) WHERE session_id=? AND key=?",
+                (*row, row.session_id, row.key),
+            )
+            if changed.rowcount == 0:
+                raise TraceStoreError(
+                    f"step {step.key!r} of session {step.session_id!r} is not in {self.path}: append it first"
+                )
+
     def append_episode(self, episode: Episode) -> None:
         """Write an episode; it refers to its steps, which must have been appended. Durable when this returns.
 
