@@ -1,0 +1,30 @@
+"""Registers the built-in tasks; cheap to import, for reasoning-gym comes in only when its tasks are made."""
+
+from __future__ import annotations
+
+__all__: list[str] = []
+
+from typing import TYPE_CHECKING
+
+from rllm.hookspecs import hookimpl
+from rllm.tasks.collected import PythonSettings, python_tasks
+from rllm.tasks.jsonl import JsonlSettings, jsonl_tasks
+from rllm.tasks.letters import LettersSettings, letters_tasks
+from rllm.tasks.number_tasks import NUMBER_TASKS
+
+if TYPE_CHECKING:
+    from rllm.plugins import Register
+
+
+@hookimpl
+def rllm_register_tasks(register: Register) -> None:
+    for task in NUMBER_TASKS:
+        register(task.name, task.source, summary=task.summary, settings=task.settings)
+    register(
+        "letters",
+        letters_tasks,
+        summary="say letters again by a rule; partial rewards, for rllm-tiny",
+        settings=LettersSettings,
+    )
+    register("jsonl", jsonl_tasks, summary="your own file, named as my_tasks.jsonl", settings=JsonlSettings)
+    register("python", python_tasks, summary="your own function, named as file.py:function", settings=PythonSettings)
