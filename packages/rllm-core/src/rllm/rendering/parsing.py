@@ -1,25 +1,15 @@
-"""A completion's text into reply, reasoning and tool calls. A malformed call is given back as text, never repaired."""
+"""A completion's text into content, reasoning and tool calls. A malformed call is given back as text, and counted."""
 
-__all__ = ["Reply", "ToolCall", "ToolFormat", "parse_reply", "tool_format"]
+__all__ = ["Reply", "parse_reply"]
 
-import json
-import re
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
 
-ToolFormat = Literal["hermes", "function_tags", "llama_json"]
-"""``hermes``: <tool_call>{"name": …, "arguments": …}</tool_call>; ``function_tags``: <function=name>… ;
-``llama_json``: the whole reply is {"name": …, "parameters": …}."""
+from rllm.rendering.messages import Message
+from rllm.rendering.text import MarkedText
+from rllm.rendering.tool_calls import Found, MalformedCall, Reader, ToolCall
 
-
-@dataclass(frozen=True)
-class ToolCall:
-    """A call of a tool as the model wrote it."""
-
-    name: str
-    arguments: str
-    """A JSON object, as text."""
+OPEN, CLOSE = "<think>", "</think>"
 
 
 @dataclass(frozen=True)
@@ -27,133 +17,57 @@ class Reply:
     """What an assistant's completion says."""
 
     content: str | None
+    """None only where the reply is tool calls alone."""
     reasoning: str | None
     tool_calls: tuple[ToolCall, ...]
     malformed: str | None
-    """Why something that looks like a tool call is none; its text stays in ``content``."""
+    """Why something that looks like a tool call is none, and its text, which also stays in ``content``."""
 
 
-def tool_format(template: str) -> ToolFormat:
-    """Which form of tool calls a chat template teaches; ``hermes`` where it shows none."""
-    if "<function=" in template:
-        return "function_tags"
-    if "<tool_call>" in template:
-        return "hermes"
-    if "<|python_tag|>" in template or '"parameters"' in template:
-        return "llama_json"
-    return "hermes"
+def parse_reply(
+    marked: MarkedText,
+    reader: Reader | None,
+    tools: Sequence[Message],
+    *,
+    reasons: bool,
+    opened: bool,
+    many_calls: bool,
+) -> Reply:
+    """Split a completion.
 
-
-def parse_reply(text: str, special: Collection[str], format: ToolFormat | None) -> Reply:
-    """Split a completion's text, in which ``special`` tokens stand by name; they are left out of what is returned.
-
-    ``format`` None looks for no tool calls.
+    ``reader`` finds tool calls, None looks for none; ``reasons``: the template knows <think>…</think>; ``opened``: the
+    prompt ended with <think>; ``many_calls``: a turn may call several tools. One malformed call makes none of the
+    turn's calls count: which of them was meant is not for us to say.
     """
-    reasoning, text = _split_reasoning(text)
-    calls: list[ToolCall] = []
-    malformed: str | None = None
-    if format is not None:
-        rest, calls, malformed = _READERS[format](text)
-        text = rest if malformed is None else text
-    for token in special:
-        text = text.replace(token, "")
-    return Reply(None if calls and not text else text, reasoning, tuple(calls), malformed)
-
-
-def _split_reasoning(text: str) -> tuple[str | None, str]:
-    head, closed, rest = text.partition("</think>")
-    if closed:
-        return head.removeprefix("<think>").strip("\n"), rest.lstrip("\n")
-    if text.startswith("<think>"):
-        return text.removeprefix("<think>").strip("\n"), ""
-    return None, text
-
-
-def _object(value: Any, keys: Sequence[str]) -> ToolCall | str:
-    """The call that a parsed JSON value is, or why it is none."""
-    if not isinstance(value, dict) or not isinstance(value.get("name"), str):
-        return 'a tool call must be an object with a "name"'
-    arguments = next((value[k] for k in keys if k in value), {})
-    if not isinstance(arguments, dict):
-        return f"the arguments of {value['name']!r} are no object"
-    return ToolCall(value["name"], json.dumps(arguments, ensure_ascii=False))
-
-
-Read = tuple[str, list[ToolCall], str | None]
-
-
-def _hermes(text: str) -> Read:
-    calls: list[ToolCall] = []
-    rest = ""
-    while True:
-        before, opened, after = text.partition("<tool_call>")
-        rest += before
-        if not opened:
-            break
-        body, closed, text = after.partition("</tool_call>")
-        if not closed:
-            return "", [], "a tool call is not closed"
+    text = marked.text
+    reasoning, start = _reasoning(marked, opened=opened) if reasons else (None, 0)
+    found, malformed = Found((), ((0, len(text) - start),)), None
+    if reader is not None:
         try:
-            found = _object(json.loads(body), ("arguments", "parameters"))
-        except json.JSONDecodeError as error:
-            return "", [], f"a tool call is no JSON: {error}"
-        if isinstance(found, str):
-            return "", [], found
-        calls.append(found)
-    return rest.strip() if calls else rest, calls, None
+            found = reader(text[start:], tools)
+            if len(found.calls) > 1 and not many_calls:
+                raise MalformedCall("the chat template takes one tool call a turn", text[start:])
+        except MalformedCall as error:
+            found, malformed = Found((), ((0, len(text) - start),)), str(error)
+    content = "".join(marked.plain(start + a, start + b) for a, b in found.outside)
+    if found.calls:
+        return Reply(content.strip() or None, reasoning, found.calls, None)
+    return Reply(content, reasoning, (), malformed)
 
 
-_FUNCTION = re.compile(r"<function=([^>\s]+)>(.*?)</function>", re.DOTALL)
-_PARAMETER = re.compile(r"<parameter=([^>\s]+)>\n?(.*?)\n?</parameter>", re.DOTALL)
-
-
-def _function_tags(text: str) -> Read:
-    calls: list[ToolCall] = []
-    for match in _FUNCTION.finditer(text):
-        name, body = match.groups()
-        parameters = _PARAMETER.findall(body)
-        if parameters:
-            arguments: dict[str, Any] = {}
-            for key, raw in parameters:
-                try:
-                    arguments[key] = json.loads(raw)
-                except json.JSONDecodeError:
-                    arguments[key] = raw
-            calls.append(ToolCall(name, json.dumps(arguments, ensure_ascii=False)))
-        elif body.strip():
-            try:
-                found = _object({"name": name, "arguments": json.loads(body)}, ("arguments",))
-            except json.JSONDecodeError as error:
-                return "", [], f"the arguments of {name!r} are no JSON: {error}"
-            if isinstance(found, str):
-                return "", [], found
-            calls.append(found)
-        else:
-            calls.append(ToolCall(name, "{}"))
-    rest = re.sub(r"</?tool_call>", "", _FUNCTION.sub("", text))
-    if "<function=" in rest:
-        return "", [], "a tool call is not closed"
-    return rest.strip() if calls else text, calls, None
-
-
-def _llama_json(text: str) -> Read:
-    body = text.strip().removeprefix("<|python_tag|>").strip()
-    if not body.startswith("{"):
-        return text, [], None
-    calls: list[ToolCall] = []
-    for part in re.split(r";\s*(?=\{)", body):
-        try:
-            found = _object(json.loads(part), ("parameters", "arguments"))
-        except json.JSONDecodeError as error:
-            return text, [], f"a tool call is no JSON: {error}"
-        if isinstance(found, str):
-            return text, [], found
-        calls.append(found)
-    return "", calls, None
-
-
-_READERS: dict[ToolFormat, Callable[[str], Read]] = {
-    "hermes": _hermes,
-    "function_tags": _function_tags,
-    "llama_json": _llama_json,
-}
+def _reasoning(marked: MarkedText, *, opened: bool) -> tuple[str | None, int]:
+    """The reasoning, and where the reply begins behind it. Reasoning that was cut off leaves no reply."""
+    text = marked.text
+    start = len(text) - len(text.lstrip())
+    if text.startswith(OPEN, start):
+        start += len(OPEN)
+    elif opened:
+        start = 0
+    else:
+        return None, 0
+    end = text.find(CLOSE, start)
+    reasoning = marked.plain(start, len(text) if end < 0 else end).strip("\n")
+    if end < 0:
+        return reasoning, len(text)
+    behind = text[end + len(CLOSE) :]
+    return reasoning or None, len(text) - len(behind.lstrip("\n"))
