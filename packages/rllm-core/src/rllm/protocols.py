@@ -48,13 +48,23 @@ Evaluator = Callable[[Task, Episode], GradeLike | Awaitable[GradeLike]]
 class TaskSource(Protocol):
     """Where tasks come from. Train and held-out tasks never share a question."""
 
-    name: str
-    evaluator: Evaluator | None
-    """The source's own grader; None where the user must give one."""
-    agent: str
-    """The built-in agent that suits the source, used where the user names none."""
-    max_tokens: int | None
-    """What a completion needs at most, the run's default; None leaves the general default."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def evaluator(self) -> Evaluator | None:
+        """The source's own grader; None where the user must give one."""
+        ...
+
+    @property
+    def agent(self) -> str:
+        """The built-in agent that suits the source, used where the user names none."""
+        ...
+
+    @property
+    def max_tokens(self) -> int | None:
+        """What a completion needs at most, the run's default; None leaves the general default."""
+        ...
 
     def train(self) -> Sequence[Task]:
         """The tasks to train on."""

@@ -49,9 +49,11 @@ def evaluator(
     function is called in a thread of its own, many at a time, so what it shares must bear that. Model calls inside go
     where their client sends them, never into the rollout's session.
     """
-    if function is None:
-        return lambda wrapped: NamedEvaluator(wrapped, name)
-    return NamedEvaluator(function, name)
+
+    def wrap(wrapped: Callable[..., Any]) -> NamedEvaluator:
+        return NamedEvaluator(wrapped, name)
+
+    return wrap if function is None else wrap(function)
 
 
 def as_evaluator(chosen: Any, plugins: PluginManager) -> Evaluator:

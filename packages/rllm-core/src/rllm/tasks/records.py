@@ -29,7 +29,8 @@ def as_task(record: Mapping[str, Any], where: str, *, unit: str, default_id: str
         raise TaskError(f'{where}: "prompt" is empty. {needs}')
     if given_id is not None and (isinstance(given_id, bool) or not isinstance(given_id, str | int)):
         raise TaskError(f'{where}: "id" is {given_id!r:.80}; it must be text or a whole number, or left out')
-    if any(not isinstance(key, str) for key in data):
+    keys: list[Any] = list(data)
+    if any(not isinstance(key, str) for key in keys):
         raise TaskError(f"{where}: the names of the fields must be text, got {sorted(map(repr, data))}. {needs}")
     _check_unicode([prompt, answer, given_id, data], where)
     return Task(

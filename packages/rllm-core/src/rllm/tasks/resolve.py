@@ -55,10 +55,8 @@ def _named(name: str, settings: BaseModel | None, plugins: PluginManager) -> Tas
     if ":" in name:
         return python_tasks(_with(_section(settings, PythonSettings), "python", "function", name))
     item = _registered(name, plugins)
-    if item.settings is None:
-        source = item.value()
-    else:
-        source = item.value(item.settings() if settings is None else settings)
+    chosen = settings if settings is not None or item.settings is None else item.settings()
+    source = item.value() if chosen is None else item.value(chosen)
     if not isinstance(source, TaskSource):
         raise PluginError(
             f"plugin {item.plugin!r}: task {name!r} gave a {type(source).__name__}; it must return a TaskSource"

@@ -51,12 +51,10 @@ def last_number(text: str) -> Fraction | None:
     Fraction(40, 1)
     """
     text = _plain(text)
-    found = None
     for pattern in (_MARKED, _ANYWHERE):
-        for found in pattern.finditer(text):
-            continue
-        if found is not None:
-            return _value(found)
+        matches = list(pattern.finditer(text))
+        if matches:
+            return _value(matches[-1])
     return None
 
 
