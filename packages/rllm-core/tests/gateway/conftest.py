@@ -66,13 +66,13 @@ class Bench:
     def __init__(self, gateway: Gateway, sampler: ScriptedSampler, renderer: Renderer, store: TraceStore) -> None:
         self.gateway, self.sampler, self.renderer, self.store = gateway, sampler, renderer, store
 
-    def open(self, *, is_training: bool = True, sample: int = 0, **limits: int) -> Session:
+    def open(self, *, is_training: bool = True, sample: int = 0, max_tokens: int = 64, **limits: int) -> Session:
         return self.gateway.open_session(
             task_id="t",
             sample=sample,
             phase="test",
             is_training=is_training,
-            sampling=SamplingParams(max_tokens=64),
+            sampling=SamplingParams(max_tokens=max_tokens),
             **limits,
         )
 

@@ -100,11 +100,17 @@ def test_a_tool_call_without_tools_on_offer_is_text(bench, client):
     assert "add" in none.choices[0].message.content
 
 
-def test_a_malformed_tool_call_is_given_back_as_text(bench, client):
-    bench.sampler.script = ['<tool_call>{"name": "add", "argum<|im_end|>']
-    message = client.chat.completions.create(model="policy", messages=ASK, tools=TOOLS).choices[0].message
-    assert message.tool_calls is None
-    assert '{"name": "add", "argum' in message.content
+def test_a_malformed_tool_call_is_given_back_as_text_and_counted(bench, session, client):
+    for said in (
+        '<tool_call>{"name": "add", "argum',
+        '<tool_call>{"name": "add", "arguments": {"a": "\\ud83d"}}</tool_call>',
+    ):
+        bench.sampler.script = [said + "<|im_end|>"]
+        message = client.chat.completions.create(model="policy", messages=ASK, tools=TOOLS).choices[0].message
+        assert message.tool_calls is None
+        assert message.content == said
+    assert bench.gateway.session_state(session.id).malformed_tool_calls == 2
+    assert ["malformed tool call" in s.error for s in bench.steps(session)] == [True, True]
 
 
 def test_logprobs_are_the_samplers_and_their_bytes_spell_the_text(bench, client):

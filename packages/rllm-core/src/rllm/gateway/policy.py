@@ -12,7 +12,7 @@ from rllm.gateway.messages import plain_message
 from rllm.gateway.params import Request
 from rllm.gateway.upstreams import Answer, Asked, Choice, Continued, Prompted, TokenText
 from rllm.protocols import ModelInfo, Sampler
-from rllm.rendering import Renderer, token_strings
+from rllm.rendering import Renderer, alternative_strings, token_strings
 from rllm.types import Completion, Prompt, ids
 
 
@@ -89,7 +89,7 @@ class PolicyUpstream:
             if "tool_calls" in message and finish == "stop":
                 finish = "tool_calls"
         else:
-            exact = whole_text(self.model.tokenizer, sampled)
+            exact = _whole_text(self.model.tokenizer, sampled)
             message = {"role": "assistant", "content": _before_stop(self.renderer.decode(sampled), asked.sampling.stop)}
         untrainable = "modified distribution" if completion.distribution != "full" else None
         return Choice(
@@ -108,28 +108,26 @@ class PolicyUpstream:
         request = asked.request
         reply = self.renderer.parse(sampled, list(request.tools) if request.may_call_tools else None)
         stop = asked.sampling.stop
-        reasoning = None if reply.reasoning is None else _before_stop(_whole(reply.reasoning), stop)
-        content = None if reply.content is None else _before_stop(_whole(reply.content), stop)
+        reasoning = None if reply.reasoning is None else _before_stop(reply.reasoning, stop)
+        content = None if reply.content is None else _before_stop(reply.content, stop)
         message: dict[str, Any] = {"role": "assistant", "content": content}
         if reasoning is not None:
             message["reasoning_content"] = reasoning
         if reply.tool_calls:
             message["tool_calls"] = [
-                {"type": "function", "function": {"name": _whole(c.name), "arguments": _whole(c.arguments)}}
-                for c in reply.tool_calls
+                {"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in reply.tool_calls
             ]
         return message, reply.malformed
 
     def _tokens(self, completion: Completion) -> tuple[TokenText, ...]:
         tops = completion.top_logprobs or ((),) * len(completion.ids)
         named = token_strings(self.model.tokenizer, completion.ids.tolist())
-        return tuple(
-            TokenText(text, raw, logprob, tuple((*self._alone(token), value) for token, value in top))
-            for (text, raw), logprob, top in zip(named, completion.logprobs.tolist(), tops, strict=True)
-        )
-
-    def _alone(self, token: int) -> tuple[str, bytes]:
-        return token_strings(self.model.tokenizer, [token])[0]
+        tokens: list[TokenText] = []
+        for k, ((text, raw), logprob, top) in enumerate(zip(named, completion.logprobs.tolist(), tops, strict=True)):
+            others = alternative_strings(self.model.tokenizer, [i for i, _ in top], at_start=k == 0)
+            alternatives = tuple((*other, value) for other, (_, value) in zip(others, top, strict=True))
+            tokens.append(TokenText(text, raw, logprob, alternatives))
+        return tuple(tokens)
 
 
 def _split(
@@ -144,11 +142,6 @@ def _before_stop(text: str, stop: Sequence[str]) -> str:
     return text[: min((at for at in (text.find(s) for s in stop) if at >= 0), default=len(text))]
 
 
-def _whole(text: str) -> str:
-    """With half characters replaced: a model can spell one in JSON, and no client could send it back."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def whole_text(tokenizer: Any, tokens: Sequence[int]) -> str:
+def _whole_text(tokenizer: Any, tokens: Sequence[int]) -> str:
     """The text of all ids, control tokens by name."""
     return tokenizer.decode(list(tokens), skip_special_tokens=False, clean_up_tokenization_spaces=False)
