@@ -18,6 +18,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rllm.errors import ModelError
 from rllm.models import find_model, resolve_model
 from rllm.models.smollm2 import GGUF
+from rllm.rendering import Renderer
 
 ORIGINAL_TEMPLATE = (
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\n"
@@ -175,6 +176,27 @@ def test_without_tools_the_template_writes_what_the_original_writes(tiny):
                 for t in (ours, ORIGINAL_TEMPLATE)
             ]
             assert texts[0] == texts[1]
+
+
+def test_with_tools_its_calls_are_read_and_its_conversations_continued():
+    path = Path(find_model("rllm-tiny").path)
+    tokenizer = AutoTokenizer.from_pretrained(path)
+    tokenizer.chat_template = path.with_name("smollm2.jinja").read_text()
+    renderer = Renderer(tokenizer, context_tokens=8192)
+    assert renderer.bridge_problem is None
+    schema = {"name": "add", "parameters": {"type": "object", "properties": {"a": {"type": "integer"}}}}
+    tools = [{"type": "function", "function": schema}]
+    text = "".join(f'<tool_call>\n{{"name": "add", "arguments": {{"a": {a}}}}}\n</tool_call>\n' for a in (1, 2)).strip()
+    ids = renderer.encode(text + "<|im_end|>")
+    calls = renderer.parse(ids, tools).tool_calls
+    assert [(call.name, json.loads(call.arguments)) for call in calls] == [("add", {"a": 1}), ("add", {"a": 2})]
+    before = [{"role": "user", "content": "Add."}]
+    asked = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in calls]
+    reply = {"role": "assistant", "content": None, "tool_calls": [c | {"id": f"c{i}"} for i, c in enumerate(asked)]}
+    new = [{"role": "tool", "tool_call_id": f"c{i}", "content": str(i)} for i in range(2)]
+    bridge = renderer.bridge(before, reply, new, tools, ids)
+    assert bridge is not None
+    assert renderer.render(before, tools) + ids + bridge == renderer.render([*before, reply, *new], tools)
 
 
 @pytest.mark.slow
