@@ -119,7 +119,7 @@ class Fields:
 def read_json(raw: bytes) -> dict[str, Any]:
     """The body as an object. Raises ApiError 400 where it is no JSON object of whole Unicode text."""
     try:
-        body = json.loads(raw, parse_constant=_refuse_constant)
+        body = json.loads(raw.decode(), parse_constant=_refuse_constant)
         if _SURROGATE.search(raw):
             # JSON can spell half a character, which no tokenizer takes.
             json.dumps(body, ensure_ascii=False).encode()
