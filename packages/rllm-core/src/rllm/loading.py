@@ -25,10 +25,7 @@ def load_object(reference: str, kind: str) -> Any:
     Raises ConfigError where the file or module can't be loaded, UnknownNameError where it has no such name.
     """
     where, _, name = reference.rpartition(":")
-    if where.endswith(".py"):
-        module = _load_file(where, kind)
-    else:
-        module = _import_module(where, reference, kind)
+    module = _load_file(where, kind) if where.endswith(".py") else _import_module(where, reference, kind)
     if name not in vars(module):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
         raise UnknownNameError(f"{kind} in {where}", name, public)

@@ -243,6 +243,5 @@ NUMBER_TASKS = (
         {"min_base": -10.0, "max_base": 10.0, "min_exponent": 0, "max_exponent": 3},
         max_tokens=32,
     ),
-    NumberTask("gsm_symbolic", "grade-school word problems", {"difficulty": 1.0}, max_tokens=256),
 )
 """What is registered; each name is reasoning-gym's own."""

@@ -40,8 +40,8 @@ def load_task_source(
 ) -> TaskSource:
     """The same by name or path, with the source's own settings as plain values.
 
-    >>> load_task_source("json_fields", {"size": 100, "held_out": 20}).name
-    'json_fields'
+    >>> load_task_source("products", {"size": 50, "held_out": 10}).name
+    'products'
     """
     plugins = plugins or get_plugins()
     layer = {"tasks": name, **{f"{section_name(name)}.{key}": value for key, value in (settings or {}).items()}}
