@@ -32,8 +32,9 @@ def test_the_known_families_can_be_continued(family):
     [
         ("very forgetful", "stands before a reply otherwise"),
         ("reminding", "stands before a reply otherwise"),
-        ("llama2", "' ' between a reply and its end '</s>'"),
+        ("llama2", "no special token ends a reply, but ' </s>"),
         ("plain", "no special token ends a reply"),
+        ("short", "no special token ends a reply, but ''"),
         ("deaf", "leaves out messages of the role 'assistant'"),
     ],
 )
@@ -51,6 +52,16 @@ def test_a_template_that_moves_the_tools_is_continued_only_without_them():
     reply, new = {"role": "assistant", "content": "b"}, [user("c")]
     assert made.bridge([user("a")], reply, new, None, []) is not None
     assert made.bridge([user("a")], reply, new, TOOLS, []) is None
+
+
+def test_a_template_whose_calls_end_in_two_ways_is_continued_only_after_text():
+    made = renderer("fickle")
+    assert made.bridgeable
+    assert "no special token ends a turn that calls tools" in made.tool_bridge_problem
+    reply = calling(("add", {"n": 1}))
+    result = {"role": "tool", "tool_call_id": "call00000", "content": "2"}
+    assert made.bridge([user("a")], reply, [result], TOOLS, []) is None
+    assert made.bridge([user("a")], {"role": "assistant", "content": "b"}, [user("c")], TOOLS, []) is not None
 
 
 def test_a_template_that_forgets_is_continued_until_it_does():

@@ -41,7 +41,7 @@ def test_a_stream_joins_to_the_whole_text_and_never_breaks_a_character(made, tex
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_a_stream_of_any_ids_joins_to_the_whole_text(made, data):
-    ids = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=20))
+    ids = data.draw(st.lists(st.integers(0, len(made) - 1) | st.just(100_000), max_size=20))
     stream = TextStream(made)
     pieces = [stream.push(i) for i in ids]
     assert "".join(pieces) + stream.flush() == whole(made, ids)
@@ -59,7 +59,7 @@ def test_the_bytes_of_tokens_spell_the_text_whose_characters_are_spread_over_sev
 @settings(max_examples=150, deadline=None)
 @given(data=st.data())
 def test_the_bytes_of_any_ids_spell_their_text(made, data):
-    ids = data.draw(st.lists(st.integers(0, len(made) - 1), max_size=20))
+    ids = data.draw(st.lists(st.integers(0, len(made) - 1) | st.just(100_000), max_size=20))
     spelt = b"".join(raw for _, raw in token_strings(made, ids))
     assert spelt.decode(errors="replace") == whole(made, ids)
 
@@ -70,6 +70,12 @@ def test_an_emoji_is_spread_over_tokens_whose_bytes_are_its_own():
     assert len(ids) > 1
     assert b"".join(raw for _, raw in token_strings(made, ids)) == "🙂".encode()
     assert all("\N{REPLACEMENT CHARACTER}" in text for text, _ in token_strings(made, ids))
+
+
+def test_byte_tokens_keep_their_bytes_where_the_first_space_is_dropped():
+    made = sentencepiece(drops_first_space=True)
+    ids = made("a 🙂", add_special_tokens=False)["input_ids"]
+    assert [raw for _, raw in token_strings(made, ids)] == [b"a", b" ", b"\xf0", b"\x9f", b"\x99", b"\x82"]
 
 
 def test_a_special_token_has_its_name_and_no_text():

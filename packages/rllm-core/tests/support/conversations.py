@@ -75,7 +75,7 @@ def turns(draw, *, tools: bool, most_calls: int = 2):
     for n in range(draw(st.integers(1, 6))):
         if tools and draw(st.booleans()):
             asked = draw(st.lists(calls, min_size=1, max_size=most_calls))
-            reply = calling(*asked, first_id=10 * n)
+            reply = calling(*asked, content=draw(st.none() | said), first_id=10 * n)
             results = [{"role": "tool", "tool_call_id": c["id"], "content": draw(said)} for c in reply["tool_calls"]]
             made.append((reply, results))
             last = "call"

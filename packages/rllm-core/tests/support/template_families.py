@@ -142,7 +142,7 @@ DEEPSEEK = """{%- set ns = namespace(is_tool=false) %}{{- '<｜begin▁of▁sent
 {%- set ns.is_tool = false %}{{- message['content'] + '<｜tool▁calls▁begin｜>' }}
 {%- for call in message['tool_calls'] %}
 {{- '<｜tool▁call▁begin｜>' + call['type'] + '<｜tool▁sep｜>' + call['function']['name'] + '\\n```json\\n' }}
-{{- call['function']['arguments'] + '\\n```<｜tool▁call▁end｜>' }}{%- endfor %}
+{{- call['function']['arguments'] ~ '\\n```<｜tool▁call▁end｜>' }}{%- endfor %}
 {{- '<｜tool▁calls▁end｜><｜end▁of▁sentence｜>' }}
 {%- elif message['role'] == 'assistant' %}
 {%- if ns.is_tool %}{{- '<｜tool▁outputs▁end｜>' + message['content'] + '<｜end▁of▁sentence｜>' }}
@@ -176,6 +176,11 @@ CHATML = """{%- for m in messages %}{%- if m.role in ['system', 'user', 'assista
 {{- '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{%- endif %}{%- endfor %}
 {%- if add_generation_prompt %}{{- '<|im_start|>assistant\\n' }}{%- endif %}"""
 
+# Ends a turn that calls tools with another token where nothing follows it.
+FICKLE = QWEN25.replace(
+    "{%- endfor %}{{- '<|im_end|>\\n' }}",
+    "{%- endfor %}{{- '<|endoftext|>' if loop.last and not add_generation_prompt else '<|im_end|>\\n' }}",
+)
 # Tools are named, calls are not written.
 HALF_TOOLS = CHATML.replace(
     "{%- for m in messages %}", "{%- if tools %}{{- tools | tojson }}{%- endif %}{%- for m in messages %}", 1
@@ -196,6 +201,8 @@ LLAMA2 = """{%- for m in messages %}{%- if m.role == 'user' %}{{- '<s>[INST] ' +
 # No special token anywhere.
 PLAIN = """{%- for m in messages %}{{- m.role + ': ' + m.content + '\\n' }}{%- endfor %}
 {%- if add_generation_prompt %}{{- 'assistant: ' }}{%- endif %}"""
+# Ends with the first reply: nothing said later shows.
+SHORT = """{%- for m in messages[:2] %}{{- '<|im_start|>' + m.role + '\\n' + m.content }}{%- endfor %}"""
 # Replies never show.
 DEAF = """{%- for m in messages %}{%- if m.role == 'user' %}{{- '<|im_start|>user\\n' + m.content + '<|im_end|>\\n' }}
 {%- elif m.role == 'assistant' %}{{- '<|im_start|>assistant\\n...<|im_end|>\\n' }}{%- endif %}{%- endfor %}
@@ -242,12 +249,14 @@ FAMILIES = {
          "[TOOL_RESULTS]", "[/TOOL_RESULTS]"),
         "</s>", "</s>",
     ),
+    "fickle": Family(FICKLE, IM, "<|im_end|>", "<|im_end|>"),
     "half tools": Family(HALF_TOOLS, IM, "<|im_end|>", "<|im_end|>"),
     "forgetful": Family(FORGETFUL, IM, "<|im_end|>", "<|im_end|>"),
     "very forgetful": Family(VERY_FORGETFUL, IM, "<|im_end|>", "<|im_end|>"),
     "reminding": Family(REMINDING, IM, "<|im_end|>", "<|im_end|>"),
     "llama2": Family(LLAMA2, ("<s>", "</s>"), "</s>", "</s>"),
     "plain": Family(PLAIN, ("<|end|>",), "<|end|>", "<|end|>"),
+    "short": Family(SHORT, IM, "<|im_end|>", "<|im_end|>"),
     "deaf": Family(DEAF, IM, "<|im_end|>", "<|im_end|>"),
 }  # fmt: skip
 

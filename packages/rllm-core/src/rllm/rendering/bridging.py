@@ -76,33 +76,25 @@ class BridgeFinder:
             raise NoBridge("the template writes a reply more than once")
         if not _without_reasoning(before).startswith(_without_reasoning(prompt)):
             raise NoBridge("the template writes what stands before a reply otherwise once the reply is there")
-        return self._cut(behind, closing, has_calls=bool(reply.get("tool_calls")))
-
-    def _cut(self, behind: str, closing: str, *, has_calls: bool) -> After:
-        """``behind`` the marker stands (the rest of a call,) the end of the turn and what is new; ``closing`` is the
-        same of a conversation that ends there."""
-        ends = {closing.find(name): (i, name) for i, name in self._special.items() if self._may_end(i, closing)}
-        ends.pop(-1, None)
-        if not ends:
-            raise NoBridge(f"no special token ends a reply, but {closing[:40]!r}")
-        at = min(ends)
-        end, name = ends[at]
-        if at and not has_calls:
-            raise NoBridge(f"the template writes {closing[:at]!r} between a reply and its end {name!r}")
-        if not behind.startswith(closing[:at] + name):
-            raise NoBridge("the template ends a reply otherwise once something follows it")
-        ids = self._template.encode(behind[at:])
-        closing_ids = self._template.encode(closing[at:])
-        if ids[0] != end:
-            raise NoBridge(f"the end of a reply, {name!r}, is not one token in its place")
+        at = self._call_ends_at(behind, closing) if reply.get("tool_calls") else 0
+        ids, closing_ids = self._template.encode(behind[at:]), self._template.encode(closing[at:])
+        if not ids or ids[0] not in self._special:
+            raise NoBridge(f"no special token ends a reply, but {behind[at : at + 40]!r}")
         same = [a == b for a, b in zip(ids, closing_ids, strict=False)]
-        return After(tuple(ids), same.index(False) if False in same else len(same))
+        return After(tuple(ids), max(1, same.index(False) if False in same else len(same)))
 
-    def _may_end(self, token: int, closing: str) -> bool:
-        """Before the end of a turn is known, any special token may be it; then only that one and the text's end."""
-        if self.end_of_turn is None:
-            return self._special[token] in closing
-        return token in (self.end_of_turn, self._template.tokenizer.eos_token_id)
+    def _call_ends_at(self, behind: str, closing: str) -> int:
+        """Where the rest of a call ends in ``behind``: where it does in ``closing``, at the end of its turn."""
+        ends = [
+            self._special[i] for i in (self.end_of_turn, self._template.tokenizer.eos_token_id) if i in self._special
+        ]
+        found = [(closing.find(end), end) for end in ends if end in closing]
+        if not found:
+            raise NoBridge(f"no special token ends a turn that calls tools, but {closing[-40:]!r}")
+        at, end = min(found)
+        if not behind.startswith(closing[:at] + end):
+            raise NoBridge("the template ends a turn that calls tools otherwise once something follows it")
+        return at
 
     # -- the checks at the start
 

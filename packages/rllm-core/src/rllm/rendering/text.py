@@ -42,11 +42,12 @@ class TextStream:
 
     def push(self, token: int) -> str:
         """Add a token and return the text that it completes, possibly none."""
-        if token in self._special:
+        name = self._tokenizer.convert_ids_to_tokens(token)
+        if token in self._special or name is None:  # vocabularies are padded: a model can sample ids without a name
             return ""
         self._ids.append(token)
         # A run of byte tokens is decoded as one: whether its first character is whole is known when the run ends.
-        if BYTE_TOKEN.fullmatch(self._tokenizer.convert_ids_to_tokens(token) or ""):
+        if BYTE_TOKEN.fullmatch(name):
             return ""
         before, now = self._window()
         return "" if now.endswith(UNFINISHED) else self._give(before, now)
@@ -62,9 +63,8 @@ class TextStream:
 
     def _give(self, before: str, now: str) -> str:
         piece = now[len(before) :]
-        # The window opens with tokens that gave text: some decoders drop the space before the very first.
-        if piece:
-            self._start, self._read = self._read, len(self._ids)
+        # The next window opens with tokens already given out: some decoders drop the space before the first.
+        self._start, self._read = self._read, len(self._ids)
         self.text += piece
         return piece
 
