@@ -54,10 +54,17 @@ def test_a_template_that_moves_the_tools_is_continued_only_without_them():
     assert made.bridge([user("a")], reply, new, TOOLS, []) is None
 
 
-def test_a_template_whose_calls_end_in_two_ways_is_continued_only_after_text():
-    made = renderer("fickle")
+@pytest.mark.parametrize(
+    ("family", "why"),
+    [
+        ("fickle", "no special token ends a turn that calls tools"),
+        ("fickle base model", "ends a turn that calls tools otherwise once something follows it"),
+    ],
+)
+def test_a_template_whose_calls_end_in_two_ways_is_continued_only_after_text(family, why):
+    made = renderer(family)
     assert made.bridgeable
-    assert "no special token ends a turn that calls tools" in made.tool_bridge_problem
+    assert why in made.tool_bridge_problem
     reply = calling(("add", {"n": 1}))
     result = {"role": "tool", "tool_call_id": "call00000", "content": "2"}
     assert made.bridge([user("a")], reply, [result], TOOLS, []) is None

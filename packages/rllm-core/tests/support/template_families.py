@@ -250,6 +250,7 @@ FAMILIES = {
         "</s>", "</s>",
     ),
     "fickle": Family(FICKLE, IM, "<|im_end|>", "<|im_end|>"),
+    "fickle base model": Family(FICKLE, IM, "<|im_end|>", "<|endoftext|>"),
     "half tools": Family(HALF_TOOLS, IM, "<|im_end|>", "<|im_end|>"),
     "forgetful": Family(FORGETFUL, IM, "<|im_end|>", "<|im_end|>"),
     "very forgetful": Family(VERY_FORGETFUL, IM, "<|im_end|>", "<|im_end|>"),
