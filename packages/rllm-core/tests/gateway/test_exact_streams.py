@@ -80,6 +80,22 @@ def test_a_tool_call_that_comes_back_in_another_form_goes_on_exactly(bench, sess
     assert bench.sampler.asked[1][0][: len(one.added_ids) + len(one.completion_ids)] == stream_ids(one, {})
 
 
+def test_call_ids_that_a_framework_makes_anew_for_every_request_do_not_matter(bench, session, client):
+    messages = [user("go")]
+    for turn in range(3):
+        bench.sampler.script = [CALL]
+        message = ask(client, *messages, tools=TOOLS).choices[0].message.model_dump(exclude_none=True)
+        messages += [message, {"role": "tool", "tool_call_id": "", "content": str(turn)}]
+        for k, (called, result) in enumerate(zip(messages[1::2], messages[2::2], strict=True)):
+            called["tool_calls"][0]["id"] = result["tool_call_id"] = f"request {turn} call {k}"
+    steps = bench.steps(session)
+    assert [s.parent for s in steps] == [None, steps[0].key, steps[1].key]
+    # Two results that change places are another conversation, whatever the ids are.
+    messages[2]["tool_call_id"], messages[4]["tool_call_id"] = messages[4]["tool_call_id"], messages[2]["tool_call_id"]
+    ask(client, *messages, tools=TOOLS)
+    assert bench.steps(session)[3].parent == steps[0].key
+
+
 @pytest.mark.parametrize(("said", "sent"), [("  a reply \n", "a reply"), ("", None), ("x\n", "x")])
 def test_whitespace_around_a_reply_does_not_matter(bench, session, client, said, sent):
     bench.sampler.script = [said + "<|im_end|>"]
