@@ -8,7 +8,7 @@ READY := $(VENV)/.ready
 .PHONY: train test test-slow lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
-	$(BIN)/rllm train chain_sum $(SETTINGS)
+	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
 
 test: lint  ## what CI runs
 	$(BIN)/python -m pytest

@@ -15,8 +15,12 @@ pytestmark = pytest.mark.slow
 RLLM = str(Path(sys.executable).with_name("rllm"))
 SEEDS = (0, 1, 2)
 
-CHAIN_SUM = ("chain_sum", "validation.samples=8", "epochs=2")
+CHAIN_SUM = ("chain_sum", "validation.samples=8", "steps=20")
 """As `make train` runs it."""
+
+JSON_FIELDS = ("json_fields", "steps=30")
+
+LETTERS = ("letters", "--model", "rllm-tiny", "time_limit_s=60", "optimizer.lr=1e-3")
 
 
 def train(folder: Path, *arguments: str) -> dict:
@@ -45,3 +49,31 @@ def test_smollm2_learns_short_sums(tmp_path, seed):
 def test_smollm2_learns_nothing_from_permuted_rewards_on_short_sums(tmp_path):
     report = train(tmp_path / "run", *CHAIN_SUM, "shuffle_rewards=true")
     assert abs(report["after"]["accuracy"] - report["before"]["accuracy"]) < 0.05
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_smollm2_learns_to_keep_to_an_asked_form(tmp_path, seed):
+    report = train(tmp_path / "run", *JSON_FIELDS, f"seed={seed}")
+    before, after = report["before"], report["after"]
+    assert after["n_tasks"] >= 200
+    assert after["reward"] - before["reward"] >= 0.15
+
+
+def test_smollm2_learns_nothing_from_permuted_rewards_on_an_asked_form(tmp_path):
+    report = train(tmp_path / "run", *JSON_FIELDS, "shuffle_rewards=true")
+    assert abs(report["after"]["accuracy"] - report["before"]["accuracy"]) < 0.05
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_tiny_model_learns_letters_within_a_minute(tmp_path, seed):
+    report = train(tmp_path / "run", *LETTERS, f"seed={seed}")
+    before, after = report["before"], report["after"]
+    assert after["n_tasks"] >= 200
+    assert report["training_s"] <= 70  # the run's own limit, and the step that it let end
+    assert after["reward"] - before["reward"] >= 0.3
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_tiny_model_learns_nothing_from_permuted_rewards(tmp_path, seed):
+    report = train(tmp_path / "run", *LETTERS, f"seed={seed}", "shuffle_rewards=true")
+    assert report["after"]["reward"] - report["before"]["reward"] < 0.05
