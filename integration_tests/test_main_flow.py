@@ -154,7 +154,10 @@ def test_many_turns_with_tools_agree_between_sampler_and_trainer(run):
                 messages += [] if calls else [{"role": "user", "content": "Go on."}]
         return str(pause.random())
 
-    result = run(wander, lambda task, episode: sum(len(s.completion_ids) for s in episode.steps) / 100.0)
+    def grade(task, episode):
+        return float(sum(i for s in episode.steps for i in s.completion_ids) % 11)  # differs within every group
+
+    result = run(wander, grade)
     steps = [line for line in metrics(result.run_dir) if "update/optimizer_steps" in line]
     assert len(steps) == 2
     for line in steps:
