@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from rllm.hookspecs import hookimpl
 from rllm.tasks.collected import PythonSettings, python_tasks
+from rllm.tasks.json_fields import JsonFieldsSettings, json_fields
 from rllm.tasks.jsonl import JsonlSettings, jsonl_tasks
 from rllm.tasks.letters import LettersSettings, letters_tasks
 from rllm.tasks.number_tasks import NUMBER_TASKS
@@ -20,6 +21,12 @@ if TYPE_CHECKING:
 def rllm_register_tasks(register: Register) -> None:
     for task in NUMBER_TASKS:
         register(task.name, task.source, summary=task.summary, settings=task.settings)
+    register(
+        "json_fields",
+        json_fields,
+        summary="two facts as a JSON object and nothing else; partial rewards, no end of questions",
+        settings=JsonFieldsSettings,
+    )
     register(
         "letters",
         letters_tasks,
