@@ -67,7 +67,7 @@ LINE_12 = [
     ({"prompt": "Who?", "answer": 1, "id": True}, '"id" is True; it must be text or a whole number, or left out'),
     (
         {"prompt": "Who?", "answer": 1, "id": "t:3"},
-        'the "id" \'t:3\' stands already in t.jsonl line 3. Give each its own, or leave it out',
+        "the \"id\" 't:3' stands already in t.jsonl line 3. Give each its own, or leave it out",
     ),
 ]
 
@@ -103,7 +103,7 @@ def test_an_empty_file_is_said_to_hold_no_tasks(tmp_path, content):
 
 
 def test_a_missing_file_is_named_with_where_it_was_looked_for(tmp_path):
-    with pytest.raises(TaskError, match="the task file 'no.jsonl' can't be read: No such file or directory"):
+    with pytest.raises(TaskError, match=r"the task file 'no.jsonl' can't be read: No such file or directory"):
         load_task_source("no.jsonl")
 
 
@@ -115,7 +115,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["tasks.json", "folder/tasks"])
 def test_a_name_that_looks_like_a_file_is_told_what_a_file_is_called(plugins, name):
-    with pytest.raises(UnknownNameError, match="its name ends in .jsonl"):
+    with pytest.raises(UnknownNameError, match=r"its name ends in .jsonl"):
         as_task_source(name, None, plugins)
 
 
@@ -141,7 +141,7 @@ def test_a_second_file_is_held_out_whole():
 def test_a_question_of_both_files_is_named_with_both_places():
     write("train.jsonl", *sums(5))
     write("test.jsonl", *sums(1, start=50), {"prompt": " 3 +  1 =", "answer": "4"})
-    with pytest.raises(TaskError, match="test.jsonl line 2: this question is also trained on, see train.jsonl line 4"):
+    with pytest.raises(TaskError, match=r"test.jsonl line 2: this question is also trained on, see train.jsonl line 4"):
         load_task_source("train.jsonl", {"held_out": "test.jsonl"})
 
 
@@ -178,7 +178,7 @@ def test_a_wrong_setting_of_a_file_is_named(settings, message):
 def test_the_registered_name_takes_the_file_as_a_setting():
     write("t.jsonl", *sums(20))
     assert len(load_task_source("jsonl", {"path": "t.jsonl", "held_out": 2}).held_out()) == 2
-    with pytest.raises(ConfigError, match="jsonl.path is not set"):
+    with pytest.raises(ConfigError, match=r"jsonl.path is not set"):
         load_task_source("jsonl")
 
 

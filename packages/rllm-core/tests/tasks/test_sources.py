@@ -44,13 +44,13 @@ def test_a_function_of_a_file_is_named_by_path_and_has_settings(tmp_path, monkey
     )
     source = load_task_source("mine.py:make", {"held_out": 5, "max_tokens": 7})
     assert (source.name, len(source.train()), len(source.held_out()), source.max_tokens) == ("make", 25, 5, 7)
-    with pytest.raises(UnknownNameError, match="there is no task function in mine.py 'mak'. Did you mean 'make'"):
+    with pytest.raises(UnknownNameError, match=r"there is no task function in mine.py 'mak'. Did you mean 'make'"):
         load_task_source("mine.py:mak")
     with pytest.raises(UnknownNameError, match=r"named by their function: mine.py:make_tasks"):
         load_task_source("mine.py")
-    with pytest.raises(TaskError, match="number: expected tasks .*, got a int"):
+    with pytest.raises(TaskError, match=r"number: expected tasks .*, got a int"):
         load_task_source("mine.py:number")
-    with pytest.raises(ConfigError, match="the task function's file 'yours.py' doesn't exist"):
+    with pytest.raises(ConfigError, match=r"the task function's file 'yours.py' doesn't exist"):
         load_task_source("yours.py:make")
 
 
@@ -103,5 +103,5 @@ def test_a_plugin_that_gives_no_source_is_named(plugins):
 
 
 def test_a_misspelt_task_is_answered_with_the_nearest(plugins):
-    with pytest.raises(UnknownNameError, match="no task 'chainsum'. Did you mean 'chain_sum'"):
+    with pytest.raises(UnknownNameError, match=r"no task 'chainsum'. Did you mean 'chain_sum'"):
         as_task_source("chainsum", None, plugins)

@@ -71,7 +71,13 @@ def test_any_mixture_of_digits_and_signs_can_be_read(text):
 
 @pytest.mark.parametrize(
     ("one", "other", "are_same"),
-    [("Paris", " paris\n", True), ("a  b", "a\tb", True), ("ﬁne", "FINE", True), ("ab", "a b", False), ("7", "7.", False)],
+    [
+        ("Paris", " paris\n", True),
+        ("a  b", "a\tb", True),
+        ("ﬁne", "FINE", True),
+        ("ab", "a b", False),
+        ("7", "7.", False),
+    ],
 )
 def test_case_spacing_and_typography_do_not_make_another_text(one, other, are_same):
     assert (normalise(one) == normalise(other)) is are_same

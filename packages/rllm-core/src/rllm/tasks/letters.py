@@ -21,8 +21,8 @@ from rllm.types import Episode, Reward, Task
 Rule = Literal["same", "reverse", "first"]
 
 PROMPTS: dict[Rule, str] = {
-    "same": "Say these letters in the same order: {letters}",
-    "reverse": "Say these letters in reverse order: {letters}",
+    "same": "Repeat these letters: {letters}",
+    "reverse": "Reverse these letters: {letters}",
     "first": "Say the first of these letters {count} times: {letters}",
 }
 ALPHABET = "abcdefghijklmnopqrstuvwxyz"
@@ -31,8 +31,8 @@ ALPHABET = "abcdefghijklmnopqrstuvwxyz"
 class LettersSettings(Settings):
     """Of the task letters: ``rllm train letters --model rllm-tiny letters.rule=reverse``."""
 
-    rule: Rule = "same"
-    """What is to be said: the letters as they stand, backwards, or the first of them as often as there are letters."""
+    rule: Rule = "first"
+    """What is to be said: the first letter as often as there are letters, all of them backwards, or as they stand."""
     count: int = Field(default=4, ge=1, le=26)
     """Different letters in a question."""
     size: int = Field(default=4_000, ge=1)

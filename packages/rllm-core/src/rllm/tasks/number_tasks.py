@@ -13,7 +13,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, Field, create_model
 
@@ -35,6 +35,8 @@ class NumberTask:
     summary: str
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """The generator's own settings with our defaults; the names and types are reasoning-gym's."""
+    types: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The types of settings that their default does not tell."""
     size: int = 2_000
     held_out: int = 200
     max_tokens: int = 24
@@ -42,7 +44,9 @@ class NumberTask:
     @cached_property
     def settings(self) -> type[Settings]:
         """The typed settings: the generator's, and how many questions are drawn and held out."""
-        options: dict[str, Any] = {name: (_type_of(value), value) for name, value in self.options.items()}
+        options: dict[str, Any] = {
+            name: (self.types.get(name, _type_of(value)), value) for name, value in self.options.items()
+        }
         return create_model(
             f"{self.name.title().replace('_', '')}Settings",
             __base__=Settings,
@@ -204,6 +208,8 @@ NUMBER_TASKS = (
             format_style="simple",
             whitespace="single",
         ),
+        # The generator takes any text for these two, and makes something else of it.
+        types={"format_style": Literal["simple", "natural"], "whitespace": Literal["no_space", "single", "random"]},
         size=1_000,
     ),
     NumberTask(
