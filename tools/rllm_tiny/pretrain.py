@@ -154,6 +154,9 @@ def main() -> None:
     train(model, tokenizer, arguments.steps)
     model.save_pretrained(arguments.out)
     tokenizer.save_pretrained(arguments.out)
+    # safetensors lets only its owner read what it writes; a package is for everyone.
+    for path in arguments.out.iterdir():
+        path.chmod(0o644)
     print(f"written to {arguments.out}")
 
 

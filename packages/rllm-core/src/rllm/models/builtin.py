@@ -33,7 +33,7 @@ BUILTIN: dict[str, Builtin] = {
         "SmolLM2-135M-Instruct, 135M parameters, context 8192: the default", smollm2.folder, smollm2.make
     ),
     "rllm-tiny": Builtin(
-        "1M parameters, context 8192, knows sums and tool calls: for tests and demos", _tiny_folder, _nothing_to_make
+        "0.7M parameters, context 8192, knows sums and tool calls: for tests and demos", _tiny_folder, _nothing_to_make
     ),
 }
 
