@@ -74,13 +74,15 @@ async def open_serving(
                 raise ConfigError(f"the backend {config.backend!r} made a {type(backend).__name__}, no TrainBackend")
             info = backend.model
             renderer = Renderer(info.tokenizer, context_tokens=info.context_tokens)
-            if renderer.bridge_problem is not None:
-                log.warning(
-                    "the chat template of %s can't be continued token by token (%s): each turn is rendered anew and "
-                    "becomes a row of its own",
-                    source.name,
-                    renderer.bridge_problem,
-                )
+            for what, problem in (("", renderer.bridge_problem), (" after tool calls", renderer.tool_bridge_problem)):
+                if problem is not None:
+                    log.warning(
+                        "the chat template of %s can't be continued token by token%s (%s): such a turn is rendered "
+                        "anew and becomes a row of its own",
+                        source.name,
+                        what,
+                        problem,
+                    )
             policy = PolicyUpstream(backend.sampler(), renderer, info)
         gateway = Gateway(store=store, policy=policy, plugins=plugins, run_seed=config.seed)
         gateway.start()
