@@ -28,7 +28,11 @@ class RunFolder:
             raise ConfigError(f"the run's folder {str(path)!r} can't be made: {error.strerror}") from error
         self._handler = logging.FileHandler(path / "log.txt", encoding="utf-8")
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-        logging.getLogger("rllm").addHandler(self._handler)
+        logger = logging.getLogger("rllm")
+        if logger.level == logging.NOTSET:
+            # The log holds more than warnings, unless the user has set a level. The console stays at warnings.
+            logger.setLevel(logging.INFO)
+        logger.addHandler(self._handler)
         self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
 
     @property

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from peft.tuners.lora import Linear as LoraLinear
+from transformers.utils.logging import disable_progress_bar, enable_progress_bar, is_progress_bar_enabled
 
 from rllm.backends.local.policy import Policy
 
@@ -22,7 +23,14 @@ def export_policy(policy: Policy, tokenizer: Any, path: Path) -> None:
     """
     path.mkdir(parents=True, exist_ok=True)
     network = policy.network
-    network.save_pretrained(path, state_dict=merged_weights(network))
+    # Its progress bar would be drawn across the run's own display.
+    with_bar = is_progress_bar_enabled()
+    disable_progress_bar()
+    try:
+        network.save_pretrained(path, state_dict=merged_weights(network))
+    finally:
+        if with_bar:
+            enable_progress_bar()
     tokenizer.save_pretrained(path)
 
 
