@@ -79,7 +79,7 @@ class BugWatch:
         advice = {
             "timeout": "Raise rollout.timeout_s if the agent needs longer; else look for what it waits for.",
             "no_model_call": "",
-            "infrastructure": "Look at the cause below; the model was not to blame.",
+            "infrastructure": "The model was not to blame; mend what failed, or wait until it answers again.",
         }.get(kind, f"This is a bug in {who}, not the policy's doing: mend it and start again.")
         detail = f"\n\n{failure.traceback.rstrip()}" if failure.traceback else ""
         error = EvaluatorError if kind == "evaluator_error" else RolloutError
