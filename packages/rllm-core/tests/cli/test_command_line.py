@@ -90,7 +90,8 @@ def test_a_provider_is_set_up_by_questions_too(rllm):
 def test_a_provider_can_not_be_trained_and_one_that_is_away_is_said_so(rllm):
     rllm("model", "setup", "far", "--base-url", "http://127.0.0.1:1/v1", "--model-id", "m", "--no-try", answers="\n")
     assert "its weights can't be trained" in rllm("train", "chain_sum", "--model", "far", code=1)
-    assert "gave no answer: Connection error. The model was not to blame" in rllm("eval", "chain_sum", "--model", "far", "limit=2", code=1)
+    said = rllm("eval", "chain_sum", "--model", "far", "limit=2", code=1)
+    assert "gave no answer: Connection error. The model was not to blame" in said
 
 
 def test_the_tiny_model_is_tried_by_the_path_of_an_evaluation(rllm):

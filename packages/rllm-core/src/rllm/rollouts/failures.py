@@ -85,7 +85,7 @@ class BugWatch:
         error = EvaluatorError if kind == "evaluator_error" else RolloutError
         raise error(
             f"{who} failed in the same way in {count} of the first {len(episodes)} rollouts ({kind}): "
-            f"{failure.message}. {advice}".rstrip()
+            f"{failure.message.rstrip('.')}. {advice}".rstrip()
             + detail
         )
 
