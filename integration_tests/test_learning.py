@@ -18,7 +18,7 @@ SEEDS = (0, 1, 2)
 CHAIN_SUM = ("chain_sum", "validation.samples=8", "steps=20")
 """As `make train` runs it."""
 
-JSON_FIELDS = ("json_fields", "steps=30")
+JSON_FIELDS = ("json_fields", "steps=20")
 
 LETTERS = ("letters", "--model", "rllm-tiny", "steps=30", "optimizer.lr=1e-4")
 

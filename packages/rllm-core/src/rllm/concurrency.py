@@ -40,6 +40,10 @@ async def call_in_thread(function: Callable[..., T], *arguments: object) -> T:
             result = context.run(function, *arguments)
         except Exception as raised:
             error = raised
+            if isinstance(raised, StopIteration):
+                # A future refuses this one, and whoever waits would wait for ever.
+                error = RuntimeError(f"StopIteration was raised in a thread: {raised}")
+                error.__cause__ = raised
         except BaseException as raised:
             error = RuntimeError(f"{type(raised).__name__} was raised in a thread: {raised}")
             error.__cause__ = raised

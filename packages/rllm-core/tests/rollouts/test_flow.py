@@ -72,12 +72,13 @@ async def test_sixty_four_blocking_agents_run_at_the_same_time():
     assert sorted(done) == list(range(64))
 
 
-async def test_an_exit_in_an_agents_thread_is_an_error_and_ends_nothing_else():
+@pytest.mark.parametrize("raised", [SystemExit, StopIteration])
+async def test_what_a_future_or_a_loop_would_choke_on_arrives_as_an_error(raised):
     def flow(task):
-        raise SystemExit(3)
+        raise raised(3)
 
-    with pytest.raises(RuntimeError, match="SystemExit was raised in a thread: 3"):
-        await Rollout(flow).run(TASK, CONFIG)
+    with pytest.raises(RuntimeError, match=f"{raised.__name__} was raised in a thread: 3"):
+        await asyncio.wait_for(Rollout(flow).run(TASK, CONFIG), timeout=10)
 
 
 def test_the_decorator_leaves_the_function_callable():
