@@ -36,6 +36,7 @@ async def ask(task, config):
         ({"agent": "chatt"}, "no agent 'chatt'.*'chat'"),
         ({"evaluator": "numbr"}, "no evaluator 'numbr'.*'number'"),
         ({"agent": "nowhere.py:solve"}, "nowhere.py.*doesn't exist"),
+        ({"tasks": [{"prompt": "Say hello."}, {"prompt": "Say goodbye."}]}, "no evaluator: .*--evaluator"),
         ({"estimator": "gpro"}, "'grpo'"),
         ({"sampling__top_p": 0.9}, r"sampling\.top_p=0\.9 cuts the distribution"),
         ({"sampling__temperature": 0.0}, r"sampling\.temperature=0"),

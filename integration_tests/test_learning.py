@@ -56,12 +56,15 @@ def test_smollm2_learns_to_keep_to_an_asked_form(tmp_path, seed):
     report = train(tmp_path / "run", *JSON_FIELDS, f"seed={seed}")
     before, after = report["before"], report["after"]
     assert after["n_tasks"] >= 200
+    assert report["training_s"] <= 600
     assert after["reward"] - before["reward"] >= 0.15
 
 
 def test_smollm2_learns_nothing_from_permuted_rewards_on_an_asked_form(tmp_path):
     report = train(tmp_path / "run", *JSON_FIELDS, "shuffle_rewards=true")
-    assert abs(report["after"]["accuracy"] - report["before"]["accuracy"]) < 0.05
+    before, after = report["before"], report["after"]
+    assert abs(after["accuracy"] - before["accuracy"]) < 0.05
+    assert after["reward"] - before["reward"] < 0.05  # accuracy starts near 0 here, so alone it would show little
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rllm.agents.builtin import chat
 from rllm.config import EvalConfig, SamplingConfig
 from rllm.configure import describe_settings, settings_of
-from rllm.errors import TaskError
+from rllm.errors import ConfigError, TaskError
 from rllm.evals.baseline import best_constant_answer
 from rllm.evals.folder import RunFolder, default_run_dir
 from rllm.evals.serving import Serving, open_serving
@@ -23,7 +24,7 @@ from rllm.models import find_model
 from rllm.plugins import PluginManager
 from rllm.protocols import Evaluator, TaskSource
 from rllm.reward import as_evaluator
-from rllm.rollouts import BugWatch, Rollout, RolloutRunner, as_flow
+from rllm.rollouts import NO_EVALUATOR, BugWatch, Rollout, RolloutRunner, as_flow
 from rllm.tasks import as_task_source
 from rllm.trace import TraceStore
 from rllm.types import Episode, SamplingParams, Task
@@ -67,6 +68,9 @@ def resolve_parts(config: Any, plugins: PluginManager, *, tasks: Any, agent: Any
     flow = as_flow(chosen_agent if chosen_agent is not None else source.agent, plugins)
     chosen_evaluator = evaluator if evaluator is not None else config.evaluator
     grader = source.evaluator if chosen_evaluator is None else as_evaluator(chosen_evaluator, plugins)
+    if grader is None and flow.function is chat:
+        # Any other agent may return its own rewards; this one never does, so it is said before a model is loaded.
+        raise ConfigError(NO_EVALUATOR)
     return Parts(source, flow, grader)
 
 

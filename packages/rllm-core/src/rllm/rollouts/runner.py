@@ -3,7 +3,7 @@
 task ──▶ session ──▶ flow ──▶ recorded steps ──▶ episode ──▶ evaluator ──▶ graded episode
 """
 
-__all__ = ["RolloutRunner", "RunnerStats"]
+__all__ = ["NO_EVALUATOR", "RolloutRunner", "RunnerStats"]
 
 import asyncio
 import json
@@ -34,6 +34,11 @@ from rllm.trace import (
 from rllm.types import Episode, Failure, Reward, SamplingParams, Step, Task, Trajectory
 
 OnEpisode = Callable[[Episode], None]
+
+NO_EVALUATOR = (
+    "no evaluator: the task source has none of its own and the agent returned no reward. "
+    "Give one with --evaluator file.py:function, or return an Episode with a reward"
+)
 
 
 @dataclass
@@ -202,10 +207,7 @@ class RolloutRunner:
         if episode.reward is not None or all(t.reward is not None for t in episode.trajectories):
             return episode
         if self.evaluator is None:
-            raise ConfigError(
-                "no evaluator: the task source has none of its own and the agent returned no reward. "
-                "Give one with --evaluator file.py:function, or return an Episode with a reward"
-            )
+            raise ConfigError(NO_EVALUATOR)
         try:
             reward = await grade(self.evaluator, episode.task, episode, timeout_s=self.config.evaluator_timeout_s)
         except EvaluatorError as error:

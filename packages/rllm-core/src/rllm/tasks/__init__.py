@@ -3,6 +3,7 @@
 __all__ = [
     "HeldOut",
     "ListedTasks",
+    "PythonSettings",
     "as_task_source",
     "load_task_source",
     "question_key",
@@ -10,7 +11,7 @@ __all__ = [
     "tasks_from",
 ]
 
-from rllm.tasks.collected import tasks_from
+from rllm.tasks.collected import PythonSettings, tasks_from
 from rllm.tasks.resolve import as_task_source, load_task_source
 from rllm.tasks.source import ListedTasks
 from rllm.tasks.split import HeldOut, question_key, split_by_question
