@@ -345,7 +345,65 @@ async def test_a_group_that_trickles_in_is_not_read_again(open_backend):
     late = [(await sampler.sample(prompt, SamplingParams(max_tokens=5, seed=k)))[0] for k in range(4)]
     await first
     assert all(same(a, b) for a, b in zip(alone, late, strict=True))
-    assert [n for n in counts if n > 4] == [200]
+    assert max(counts) <= 4, "the prompt was read before, and its keys and values kept"
+
+
+async def test_a_conversations_next_turn_reads_only_what_is_new(open_backend):
+    backend = open_backend()
+    sampler, ids = backend.sampler(), prompt_of(100).ids
+    backend._engine._loop._stop_ids = frozenset()
+    counts = count_tokens(backend)
+    for turn in range(3):
+        (drawn,) = await sampler.sample(Prompt(ids), SamplingParams(max_tokens=6, seed=turn))
+        ids = np.concatenate([ids, drawn.ids, prompt_of(39, seed=turn + 1).ids])
+    # The last token of a completion is drawn, and read only when the next turn begins with it.
+    assert [n for n in counts if n > 4] == [100, 40, 40]
+
+
+async def test_a_long_prompt_is_read_in_pieces_while_others_are_being_drawn(open_backend):
+    backend = open_backend(prefill_tokens=50)
+    sampler = backend.sampler()
+    backend._engine._loop._stop_ids = frozenset()
+    running = asyncio.create_task(sampler.sample(prompt_of(4), SamplingParams(max_tokens=400, seed=1)))
+    while backend._engine._loop.in_flight == 0:
+        await asyncio.sleep(0.001)
+    counts = count_tokens(backend)
+    (pieces,) = await sampler.sample(prompt_of(330, seed=5), SamplingParams(max_tokens=8, seed=2))
+    assert not running.done()
+    first = counts.index(52)  # 50, in a multiple of 4
+    assert counts[first : first + 13 : 2] == [52] * 6 + [32]
+    assert set(counts[first + 1 : first + 13 : 2]) == {4}, "a token for everyone between two pieces"
+    await running
+    (whole,) = await open_backend().sampler().sample(prompt_of(330, seed=5), SamplingParams(max_tokens=8, seed=2))
+    assert same(pieces, whole)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
+async def test_pieces_kept_beginnings_and_a_cache_that_is_too_small_do_not_change_a_bit(family, open_backend):
+    """Conversations that share a system prompt, of several lengths, all at once, under five regimes."""
+
+    async def conversations(**settings):
+        sampler = open_backend(family, **settings).sampler()
+
+        async def one(k):
+            ids, found = np.concatenate([prompt_of(45).ids, prompt_of(3 + 11 * k, seed=k).ids]), []
+            for turn in range(3):
+                await asyncio.sleep(0.002 * ((3 * k + turn) % 5))
+                (drawn,) = await sampler.sample(Prompt(ids), SamplingParams(max_tokens=3 + 4 * turn + k, seed=k))
+                found.append(drawn)
+                ids = np.concatenate([ids, drawn.ids, prompt_of(7 + k, seed=turn).ids])
+            return found
+
+        return [c for found in await asyncio.gather(*(one(k) for k in range(6))) for c in found]
+
+    whole = await conversations(max_batch=1, kv_cache_tokens=1)
+    for settings in (
+        {},
+        {"prefill_tokens": 13},
+        {"prefill_tokens": 32, "kv_cache_tokens": 500},
+        {"prefill_tokens": 64, "kv_cache_tokens": 250, "max_batch": 3},
+    ):
+        assert all(same(a, b) for a, b in zip(whole, await conversations(**settings), strict=True)), settings
 
 
 async def test_cancelling_a_call_frees_its_place(open_backend):

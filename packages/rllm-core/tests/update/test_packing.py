@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rllm.types import Row
-from rllm.update.packing import chain_chunks, forest_of, pack, square_chunks
+from rllm.update.packing import forest_of, pack, square_chunks
 
 sequences = st.lists(
     st.lists(st.integers(0, 3), min_size=1, max_size=12).map(lambda s: np.asarray(s, np.int32)), min_size=1, max_size=8
@@ -35,20 +35,12 @@ def test_there_is_one_node_for_each_distinct_prefix(given_sequences):
 @given(sequences, st.integers(1, 6))
 def test_a_chunks_queries_find_all_their_ancestors_in_its_keys(given_sequences, size):
     forest = forest_of(given_sequences)
-    for chunks in (square_chunks(forest.ends, size), chain_chunks(forest.ends, forest.positions, size)):
-        assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(len(forest)))
-        for chunk in chunks:
-            keys = {*chunk.ancestors.tolist(), *range(chunk.start, chunk.stop)}
-            for i in range(chunk.start, chunk.stop):
-                assert set(ancestors(forest, i)) <= keys
-
-
-@given(sequences, st.integers(1, 6))
-def test_the_keys_of_a_chain_are_one_path_in_order(given_sequences, size):
-    forest = forest_of(given_sequences)
-    for chunk in chain_chunks(forest.ends, forest.positions, size):
-        keys = [*chunk.ancestors.tolist(), *range(chunk.start, chunk.stop)]
-        assert keys == ancestors(forest, chunk.stop - 1)
+    chunks = square_chunks(forest.ends, size)
+    assert [i for c in chunks for i in range(c.start, c.stop)] == list(range(len(forest)))
+    for chunk in chunks:
+        keys = {*chunk.ancestors.tolist(), *range(chunk.start, chunk.stop)}
+        for i in range(chunk.start, chunk.stop):
+            assert set(ancestors(forest, i)) <= keys
 
 
 def row_of(tokens, mask, temperature):

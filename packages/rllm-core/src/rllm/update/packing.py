@@ -8,7 +8,7 @@ prompt, equal beginnings of their completions cost one beginning, and a system p
 once per micro-batch. Pure functions of numpy arrays.
 """
 
-__all__ = ["Chunk", "Forest", "Packing", "chain_chunks", "forest_of", "pack", "square_chunks"]
+__all__ = ["Chunk", "Forest", "Packing", "common_prefix", "forest_of", "pack", "sort_key", "square_chunks"]
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -81,7 +81,7 @@ def forest_of(sequences: Sequence[NDArray[np.int32]]) -> Forest:
     >>> [p.tolist() for p in f.paths]
     [[0, 1, 3], [0, 1, 2]]
     """
-    keys = [_sort_key(s) for s in sequences]
+    keys = [sort_key(s) for s in sequences]
     order = sorted(range(len(sequences)), key=keys.__getitem__)
     paths: list[Ints] = [np.zeros(0, np.int64)] * len(sequences)
     tokens: list[NDArray[np.int32]] = []
@@ -113,8 +113,9 @@ def common_prefix(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
     return int(different[0]) if len(different) else n
 
 
-def _sort_key(sequence: NDArray[np.int32]) -> bytes:
-    # Big-endian bytes sort as the token ids do, so that shared prefixes come to stand side by side.
+def sort_key(sequence: NDArray[np.int32]) -> bytes:
+    """Sequences in this order have shared prefixes side by side."""
+    # Big-endian bytes sort as the token ids do.
     return sequence.astype(">i4").tobytes()
 
 
@@ -129,7 +130,7 @@ def pack(rows: Sequence[Row], max_tokens: int) -> list[Packing]:
         at = np.flatnonzero(row.mask)
         if len(at):
             inputs[k] = row.tokens[: at[-1]]
-    order = sorted(inputs, key=lambda k: (_sort_key(inputs[k]), k))
+    order = sorted(inputs, key=lambda k: (sort_key(inputs[k]), k))
     return [_packing(rows, inputs, part) for part in _cut(order, inputs, max_tokens)]
 
 
@@ -172,22 +173,6 @@ def _packing(rows: Sequence[Row], inputs: dict[int, NDArray[np.int32]], part: li
 def square_chunks(ends: Ints, size: int) -> list[Chunk]:
     """Cut a forest into runs of ``size`` nodes: few and large, for the trainer."""
     return [_chunk(ends, a, min(a + size, len(ends))) for a in range(0, len(ends), size)]
-
-
-def chain_chunks(ends: Ints, positions: Ints, size: int) -> list[Chunk]:
-    """Cut a forest into runs of at most ``size`` nodes of which each continues the one before.
-
-    The keys of such a run are one path, in order, with nothing between: the same numbers in the same places as if its
-    sequence were alone, so that sharing a prefix does not change a bit of the result.
-    """
-    n = len(ends)
-    follows = np.zeros(n, bool)
-    follows[1:] = positions[1:] == positions[:-1] + 1
-    starts = np.flatnonzero(~follows)
-    chunks: list[Chunk] = []
-    for a, b in zip(starts, [*starts[1:], n], strict=True):
-        chunks += [_chunk(ends, int(c), int(min(c + size, b))) for c in range(a, b, size)]
-    return chunks
 
 
 def _chunk(ends: Ints, start: int, stop: int) -> Chunk:

@@ -1,13 +1,14 @@
 """The attention function that transformers' own modules call, and the layouts that say what attends to what.
 
 The engine runs a model's body with ``rllm_layout=<Layout>``; transformers hands it on to ``rllm_attention`` in each
-layer. A layout knows the tokens' order: ``ForestLayout`` here (training, reading prompts, scoring) or ``DecodeLayout``
-in ``cache.py`` (one new token for each of many rows). No mask is built, and no cache object of transformers is used.
+layer. A layout knows the tokens' order: ``ForestLayout`` here (training), ``ReadLayout`` in ``reading.py`` (the tokens
+that rows of the cache don't hold yet) or ``DecodeLayout`` in ``cache.py`` (one new token for each of many rows). No mask
+is built, and no cache object of transformers is used.
 """
 
-__all__ = ["ATTENTION", "Capture", "ForestLayout", "Layout", "register_attention"]
+__all__ = ["ATTENTION", "ForestLayout", "Layout", "Scoring", "pad_queries", "register_attention", "spread_sinks"]
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,9 +23,6 @@ from rllm.update.packing import Chunk, Forest
 
 ATTENTION = "rllm"
 """The name under which transformers knows ``rllm_attention``."""
-
-Capture = Callable[[int, Tensor, Tensor], None]
-"""``capture(layer, keys, values)``, [H, N, D] each, of a forest's nodes in order."""
 
 
 @dataclass(frozen=True)
@@ -109,16 +107,11 @@ class _Run:
 class ForestLayout:
     """The nodes of a forest, [1, N], each attending to its ancestors and itself."""
 
-    def __init__(
-        self, forest: Forest, chunks: Sequence[Chunk], device: torch.device, capture: Capture | None = None
-    ) -> None:
+    def __init__(self, forest: Forest, chunks: Sequence[Chunk], device: torch.device) -> None:
         self._runs = [_Run(forest, chunk, device) for chunk in chunks]
-        self._capture = capture
 
     def attention(self, layer: int, q: Tensor, k: Tensor, v: Tensor, scoring: Scoring) -> Tensor:
         heads, kv_heads, n = q.shape[1], k.shape[1], q.shape[2]
-        if self._capture is not None:
-            self._capture(layer, k[0], v[0])
         grouped = (q[0] * scoring.scale).unflatten(0, (kv_heads, heads // kv_heads))
         sinks = None if scoring.sinks is None else scoring.sinks.float().view(kv_heads, -1)
         mixed: Tensor = _ForestAttention.apply(grouped, k[0], v[0], sinks, self._runs, scoring)  # pyright: ignore
@@ -138,12 +131,12 @@ class _ForestAttention(torch.autograd.Function):
         mixed = torch.empty(*q.shape[:3], v.shape[-1], dtype=v.dtype, device=v.device)
         for run in runs:
             part = attend(
-                _padded(q[:, :, run.start : run.stop], run.rows),
+                pad_queries(q[:, :, run.start : run.stop], run.rows),
                 k[:, run.keys],
                 v[:, run.keys],
                 run.bias(groups, scoring.window),
                 scoring.softcap,
-                _spread(sinks, run.rows),
+                spread_sinks(sinks, run.rows),
             )
             mixed[:, :, run.start : run.stop] = part.unflatten(1, (groups, -1))[:, :, : run.stop - run.start]
         return mixed
@@ -163,12 +156,12 @@ class _ForestAttention(torch.autograd.Function):
                 gradient = torch.nn.functional.pad(gradient, (0, 0, 0, run.rows - n))
             found = attend_backward(
                 gradient.flatten(1, 2),
-                _padded(q[:, :, run.start : run.stop], run.rows),
+                pad_queries(q[:, :, run.start : run.stop], run.rows),
                 k[:, run.keys],
                 v[:, run.keys],
                 run.bias(groups, scoring.window),
                 scoring.softcap,
-                _spread(sinks, run.rows),
+                spread_sinks(sinks, run.rows),
             )
             to_q[:, :, run.start : run.stop] = found[0].unflatten(1, (groups, -1))[:, :, :n]
             to_k.index_add_(1, run.keys, found[1])
@@ -178,7 +171,7 @@ class _ForestAttention(torch.autograd.Function):
         return to_q, to_k, to_v, to_sinks, None, None
 
 
-def _padded(q: Tensor, rows: int) -> Tensor:
+def pad_queries(q: Tensor, rows: int) -> Tensor:
     """[Hkv, R, n, D] as [Hkv, R × rows, D], the first query repeated."""
     n = q.shape[2]
     if rows > n:
@@ -186,6 +179,6 @@ def _padded(q: Tensor, rows: int) -> Tensor:
     return q.flatten(1, 2)
 
 
-def _spread(sinks: Tensor | None, rows: int) -> Tensor | None:
+def spread_sinks(sinks: Tensor | None, rows: int) -> Tensor | None:
     """[Hkv, R] as [Hkv, R × rows, 1]."""
     return None if sinks is None else sinks[..., None].expand(-1, -1, rows).flatten(1, 2)[..., None]

@@ -4,7 +4,9 @@ Rows ``0 … B-1`` are in use; a leaving row is filled with the last one, so the
 needed. Rows beyond B are scratch, for the padding of the batch to a multiple of ROWS.
 """
 
-__all__ = ["DecodeLayout", "KVCache"]
+__all__ = ["DecodeLayout", "KVCache", "KeysValues"]
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -14,6 +16,17 @@ from rllm.backends.local.attention import Scoring
 
 GROWTH = 64
 """Tokens by which the rows grow at least."""
+
+
+@dataclass(frozen=True)
+class KeysValues:
+    """Keys and values of some tokens apart from any row: per layer [H, T, D] and [H, T, Dv]."""
+
+    layers: dict[int, tuple[Tensor, Tensor]]
+
+    def part(self, start: int, stop: int) -> "KeysValues":
+        """A copy of those of the tokens ``start:stop``."""
+        return KeysValues({n: (k[:, start:stop].clone(), v[:, start:stop].clone()) for n, (k, v) in self.layers.items()})
 
 
 class KVCache:
@@ -53,11 +66,23 @@ class KVCache:
             )
         return self._layers[layer]
 
-    def fill(self, row: int, layer: int, keys: Tensor, values: Tensor) -> None:
-        """Write a prompt's keys and values [H, T, D] to the start of a row."""
-        held_keys, held_values = self.layer(layer, keys, values)
-        held_keys[row, :, : keys.shape[1]] = keys
-        held_values[row, :, : values.shape[1]] = values
+    def put(self, row: int, start: int, held: KeysValues, n: int) -> None:
+        """Write the first ``n`` of some keys and values to a row, from ``start`` on."""
+        for layer, (k, v) in held.layers.items():
+            keys, values = self.layer(layer, k, v)
+            keys[row, :, start : start + n] = k[:, :n]
+            values[row, :, start : start + n] = v[:, :n]
+
+    def take(self, row: int, start: int, stop: int) -> KeysValues:
+        """A copy of what a row holds of the tokens ``start:stop``."""
+        return KeysValues(
+            {n: (k[row, :, start:stop].clone(), v[row, :, start:stop].clone()) for n, (k, v) in self._layers.items()}
+        )
+
+    @property
+    def bytes_per_token(self) -> int:
+        """Of one token's keys and values in all layers that have been written to."""
+        return sum(k[0, :, 0].nbytes + v[0, :, 0].nbytes for k, v in self._layers.values())
 
     def copy(self, source: int, target: int, tokens: int) -> None:
         """Copy the first tokens of one row to another."""

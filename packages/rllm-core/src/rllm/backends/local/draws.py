@@ -61,6 +61,10 @@ class Draw:
         """False once the caller has gone."""
         return not self.job.future.cancelled()
 
+    def tokens(self) -> NDArray[np.int32]:
+        """The prompt and what was drawn."""
+        return np.concatenate([self.job.prompt, np.asarray(self.ids, np.int32)])
+
     def uniform(self) -> float:
         """The next random number, in [0, 1); one per token, whatever others draw."""
         return float(self._random.random())
@@ -127,17 +131,25 @@ class SampleJob:
 
 @dataclass
 class Stream:
-    """Draws with one prompt and the same tokens so far: one row of the decode batch."""
+    """Draws with one prompt and the same tokens so far: one row of the batch."""
 
     draws: list[Draw]
     length: int
-    """Tokens whose keys and values the row holds."""
-    next_token: int = -1
-    """Drawn, and not yet read by the model."""
-    reserved: int = 0
+    """Tokens that the model has read."""
+    reserved: int
     """The most tokens that it may come to."""
 
+    @property
+    def n_unread(self) -> int:
+        """Tokens of the prompt, and drawn ones, that the model has not read yet."""
+        return len(self.draws[0].job.prompt) + len(self.draws[0].ids) - self.length
+
+    @property
+    def next_token(self) -> int:
+        """The first of those."""
+        prompt = self.draws[0].job.prompt
+        return int(prompt[self.length]) if self.length < len(prompt) else self.draws[0].ids[self.length - len(prompt)]
+
     def tokens(self) -> NDArray[np.int32]:
-        """The prompt and what its draws have drawn, ``next_token`` included."""
-        draw = self.draws[0]
-        return np.concatenate([draw.job.prompt, np.asarray(draw.ids, np.int32)])
+        """The prompt and what its draws have drawn."""
+        return self.draws[0].tokens()

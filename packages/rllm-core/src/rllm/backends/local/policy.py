@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from rllm.backends.local.bodies import choose_body
+from rllm.backends.local.choosing import choose_body
 from rllm.backends.local.loading import LoadedModel
 from rllm.backends.local.logprobs import LogitTransform, head_output
 from rllm.backends.local.precision import refresh, use_bf16_linears

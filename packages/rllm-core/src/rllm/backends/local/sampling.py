@@ -1,9 +1,10 @@
 """Continuous batching: requests join between decode steps and leave when they are done.
 
-    waiting draws ──▶ read their prompts (once each, shared prefixes once) ──▶ streams ⇄ decode step ──▶ completions
+    waiting draws ──▶ streams, reading their prompts a piece at a time ──▶ streams ⇄ decode step ──▶ completions
 
-A stream is one row of the batch; it splits when its draws draw different tokens. What a draw gets does not depend on
-any of this: its random numbers are its own, and on CPU in float32 the logits have the same bits (``arithmetic``).
+A stream is one row of the batch; it splits when its draws draw different tokens. What a beginning's keys and values
+were before is used again (``prefixes``). What a draw gets does not depend on any of this: its random numbers are its
+own, and on CPU in float32 the logits have the same bits (``arithmetic``).
 """
 
 __all__ = ["SamplingLoop"]
@@ -22,8 +23,6 @@ from rllm.backends.local.draws import Draw, SampleJob, Stream
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.rows import CachedRows, PlainRows, Rows
 from rllm.backends.local.settings import TinkerSettings
-from rllm.update.packing import forest_of
-
 KV_BYTES = 4 * 2**30
 """What keys and values may take where ``kv_cache_tokens`` is not set."""
 
@@ -44,6 +43,7 @@ class SamplingLoop:
         else:
             self._rows = PlainRows(policy.body)
         self._kv_tokens = settings.kv_cache_tokens or KV_BYTES // max(1, policy.kv_bytes_per_token)
+        self._spare_tokens = self._kv_tokens
         self.version = 0
 
     @property
@@ -58,12 +58,12 @@ class SamplingLoop:
 
     @torch.inference_mode()
     def step(self) -> None:
-        """Let go of the cancelled, admit the waiting, and draw one token for everyone."""
+        """Let go of the cancelled, admit the waiting, read a piece of new prompts, and draw one token for everyone."""
         self.drop_cancelled()
-        admitted = self._admissible()
-        if admitted:
-            self._prefill(admitted)
-        elif self._streams:
+        self._admit()
+        if any(s.n_unread > 1 for s in self._streams):
+            self._read()
+        if any(s.n_unread == 1 for s in self._streams):
             self._decode()
 
     def abort(self, error: BaseException | None = None) -> None:
@@ -91,64 +91,49 @@ class SamplingLoop:
             if not stream.draws:
                 self._remove(row)
 
-    # -- admission
+    # -- reading and drawing
 
-    def _admissible(self) -> list[Draw]:
-        """The longest-waiting draws for which there is room: in the batch, in the cache, in one reading."""
-        running = sum(len(s.draws) for s in self._streams)
-        widest = max((s.reserved for s in self._streams), default=0)
-        admitted: list[Draw] = []
-        prompts: set[bytes] = set()
-        reading = 0
-        while self._waiting and running + len(admitted) < self._settings.max_batch:
+    def _admit(self) -> None:
+        """Make streams of the longest-waiting draws, as far as there is room in the batch and in the cache."""
+        opened: dict[bytes, Stream] = {}
+        while self._waiting:
             draw = self._waiting[0]
-            widest = max(widest, _reserved(draw))
-            is_first = running + len(admitted) == 0
-            if not is_first and widest * (running + len(admitted) + 1) > self._kv_tokens:
+            running = sum(len(s.draws) for s in self._streams)
+            widest = max((s.reserved for s in self._streams), default=0)
+            needed = max(widest, _reserved(draw)) * (running + 1)
+            if running and (running >= self._settings.max_batch or needed > self._kv_tokens):
                 break
+            self._waiting.popleft()
+            self._spare_tokens = max(0, self._kv_tokens - needed)
             key = draw.job.prompt.tobytes()
-            reading += 0 if key in prompts else len(draw.job.prompt)
-            if admitted and reading > self._settings.prefill_tokens:
-                break
-            prompts.add(key)
-            admitted.append(self._waiting.popleft())
-        return admitted
+            if key in opened:
+                opened[key].draws.append(draw)
+                opened[key].reserved = max(opened[key].reserved, _reserved(draw))
+                continue
+            known = self._rows.open(len(self._streams), draw.job.prompt)
+            opened[key] = Stream([draw], known, _reserved(draw))
+            self._streams.append(opened[key])
+        if opened:
+            self._rows.shrink(self._spare_tokens)
 
-    def _prefill(self, draws: list[Draw]) -> None:
-        """Read the prompts of ``draws`` as one forest, and draw each one's first token.
-
-        A prompt that a stream has already read is not read again: the draw starts from that stream's keys and values,
-        and the next decode step reads the prompt's last token. So a group may trickle in.
-        """
-        known = {stream.draws[0].job.prompt.tobytes(): row for row, stream in enumerate(self._streams)}
-        by_prompt: dict[bytes, list[Draw]] = {}
-        for draw in draws:
-            by_prompt.setdefault(draw.job.prompt.tobytes(), []).append(draw)
-        for key in [key for key in by_prompt if key in known]:
-            self._join(known[key], by_prompt.pop(key))
-        if not by_prompt:
-            return
-        first = len(self._streams)
-        prompts = [group[0].job.prompt for group in by_prompt.values()]
-        hidden = self._rows.read(first, prompts)
-        for prompt, group in zip(prompts, by_prompt.values(), strict=True):
-            self._streams.append(Stream(group, len(prompt), reserved=max(_reserved(d) for d in group)))
-        self._advance(list(range(first, len(self._streams))), self._policy.logits(hidden))
-
-    def _join(self, row: int, draws: list[Draw]) -> None:
-        """A new stream of ``draws`` whose prompt is that of the stream in ``row``."""
-        prompt = draws[0].job.prompt
-        self._rows.reserve(len(self._streams) + 1)
-        self._rows.copy(row, len(self._streams), len(prompt) - 1)
-        reserved = max(_reserved(d) for d in draws)
-        self._streams.append(Stream(draws, len(prompt) - 1, int(prompt[-1]), reserved))
+    def _read(self) -> None:
+        """Read on in the prompts; where one ends, its draws draw their first token."""
+        before = [s.length for s in self._streams]
+        ended, hidden = self._rows.read(self._streams, self._settings.prefill_tokens)
+        for row, stream in enumerate(self._streams):
+            if stream.length > before[row]:
+                # Now, not at the end: the rest of a group may come while its first member is being drawn.
+                self._rows.remember(row, stream.tokens()[: stream.length], self._spare_tokens)
+        if ended:
+            self._advance(ended, self._policy.logits(hidden))
 
     def _decode(self) -> None:
         """Read every stream's last token and draw its next one."""
         hidden = self._rows.step(self._streams)
-        for stream in self._streams:
-            stream.length += 1
-        self._advance(list(range(len(self._streams))), self._policy.logits(hidden))
+        ready = [row for row, stream in enumerate(self._streams) if stream.n_unread == 1]
+        for row in ready:
+            self._streams[row].length += 1
+        self._advance(ready, self._policy.logits(hidden if len(ready) == len(hidden) else hidden[ready]))
 
     def _advance(self, rows: list[int], logits: Tensor) -> None:
         """Draw a token for each draw of ``rows``' streams, from float32[len(rows), V] logits; split and end streams."""
@@ -156,26 +141,29 @@ class SamplingLoop:
         drawn = draw_tokens(logits, draws)
         after: dict[int, dict[int, list[Draw]]] = {row: {} for row in rows}
         for (k, draw), token in zip(draws, drawn, strict=True):
+            stream = self._streams[rows[k]]
             if draw.add(token, self.version, self._stop_ids):
+                # A conversation's next turn begins with this one.
+                self._rows.remember(rows[k], draw.tokens()[: stream.length], self._spare_tokens)
                 if draw.job.finished_one():
                     self._owed.discard(draw.job)
             else:
                 after[rows[k]].setdefault(token.token, []).append(draw)
         self._rows.reserve(len(self._streams) + sum(max(0, len(c) - 1) for c in after.values()))
         for row, children in after.items():
-            self._split(row, children)
+            self._split(row, list(children.values()))
         for row in sorted((row for row, children in after.items() if not children), reverse=True):
             self._remove(row)
 
-    def _split(self, row: int, children: dict[int, list[Draw]]) -> None:
+    def _split(self, row: int, children: list[list[Draw]]) -> None:
         """The first child goes on in the stream's own row, the others in copies of it."""
         stream = self._streams[row]
-        for k, (token, draws) in enumerate(children.items()):
+        for k, draws in enumerate(children):
             if k == 0:
-                stream.draws, stream.next_token = draws, token
+                stream.draws = draws
             else:
                 self._rows.copy(row, len(self._streams), stream.length)
-                self._streams.append(Stream(draws, stream.length, token, stream.reserved))
+                self._streams.append(Stream(draws, stream.length, stream.reserved))
 
     def _remove(self, row: int) -> None:
         """Take a stream out; the last row moves into its place."""
@@ -187,14 +175,15 @@ class SamplingLoop:
     @torch.inference_mode()
     def score(self, prompt: NDArray[np.int32]) -> NDArray[np.float32]:
         """The logprob of each prompt token, float32[T], nats at temperature 1; NaN at 0."""
-        hidden = self._policy.body.run_forest(forest_of([prompt]), is_exact=True)
         scores = np.full(len(prompt), np.nan, np.float32)
         targets = torch.from_numpy(prompt.astype(np.int64)).to(self._policy.device)
-        for start in range(0, len(prompt) - 1, self._settings.prefill_tokens):
-            stop = min(start + self._settings.prefill_tokens, len(prompt) - 1)
-            logprobs = torch.log_softmax(self._policy.logits(hidden[start:stop]), -1)
+        start = 0
+        for hidden in self._rows.read_whole(prompt[:-1], self._settings.prefill_tokens):
+            stop = start + len(hidden)
+            logprobs = torch.log_softmax(self._policy.logits(hidden), -1)
             found = logprobs.gather(1, targets[start + 1 : stop + 1, None])[:, 0]
             scores[start + 1 : stop + 1] = found.cpu().numpy()
+            start = stop
         return scores
 
 

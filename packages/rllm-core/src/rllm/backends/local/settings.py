@@ -21,10 +21,11 @@ class TinkerSettings(Settings):
     """CPU threads; None takes one for models under 5M parameters, else all cores."""
     max_batch: int = Field(default=64, ge=1)
     """Completions drawn at a time; further ones wait."""
-    prefill_tokens: int = Field(default=4096, ge=1)
-    """Prompt tokens that may be read between two decode steps (a longer prompt is read alone)."""
+    prefill_tokens: int = Field(default=1024, ge=1)
+    """Prompt tokens that are read between two decode steps; longer prompts are read in pieces."""
     kv_cache_tokens: int | None = Field(default=None, ge=1)
-    """Tokens whose keys and values may be held at once; None takes what fits in 4 GiB. More completions wait."""
+    """Tokens whose keys and values may be held at once; None takes what fits in 4 GiB. More completions wait; what
+    they leave keeps what was read before, for the next turns of a conversation and the rest of a group."""
     micro_batch_tokens: int = Field(default=2048, ge=1)
     """Distinct input tokens in one forward and backward of the trainer; a longer row goes alone."""
     gradient_checkpointing: bool = False

@@ -77,7 +77,7 @@ class Trainer:
     def _forward(self, packing: Packing) -> tuple[Tensor, Tensor]:
         """float32[E] logprobs and float32[U] entropies of a packing."""
         policy = self._policy
-        hidden = policy.body.run_forest(packing.forest, is_exact=False)
+        hidden = policy.body.run_forest(packing.forest)
         arrays = (packing.sources, packing.temperatures, packing.heads, packing.targets)
         targets = Targets(*(torch.from_numpy(a).to(policy.device) for a in arrays))
         return target_logprobs(hidden, policy.head.weight, policy.head.bias, policy.transform, targets)
