@@ -97,7 +97,9 @@ class RolloutConfig(Settings):
 class OptimizerConfig(Settings):
     """AdamW and its schedule."""
 
-    lr: float = Field(default=2e-5, gt=0)
+    lr: float = Field(default=7e-6, gt=0)
+    """Adam's steps are as long for noise as for signal, so a high rate wears a model down where rewards say little:
+    with rewards permuted, 20 steps at 2e-5 took SmolLM2's short sums from .12 to .03, at 7e-6 to .15."""
     beta1: float = Field(default=0.9, ge=0, lt=1)
     beta2: float = Field(default=0.99, ge=0, lt=1)
     eps: float = Field(default=1e-8, gt=0)

@@ -2,8 +2,8 @@
 
 The engine runs a model's body with ``rllm_layout=<Layout>``; transformers hands it on to ``rllm_attention`` in each
 layer. A layout knows the tokens' order: ``ForestLayout`` here (training), ``ReadLayout`` in ``reading.py`` (the tokens
-that rows of the cache don't hold yet) or ``DecodeLayout`` in ``cache.py`` (one new token for each of many rows). No mask
-is built, and no cache object of transformers is used.
+that rows of the cache don't hold yet) or ``DecodeLayout`` in ``cache.py`` (one new token for each of many rows). No
+mask is built, and no cache object of transformers is used.
 """
 
 __all__ = ["ATTENTION", "ForestLayout", "Layout", "Scoring", "pad_queries", "register_attention", "spread_sinks"]

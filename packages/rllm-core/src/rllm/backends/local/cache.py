@@ -26,7 +26,9 @@ class KeysValues:
 
     def part(self, start: int, stop: int) -> "KeysValues":
         """A copy of those of the tokens ``start:stop``."""
-        return KeysValues({n: (k[:, start:stop].clone(), v[:, start:stop].clone()) for n, (k, v) in self.layers.items()})
+        return KeysValues(
+            {n: (k[:, start:stop].clone(), v[:, start:stop].clone()) for n, (k, v) in self.layers.items()}
+        )
 
 
 class KVCache:

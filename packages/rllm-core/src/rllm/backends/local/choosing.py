@@ -1,4 +1,4 @@
-"""Which body a model gets: ``SharedBody`` where it gives transformers' own logits on a small example, else the plain one."""
+"""Which body a model gets: ``SharedBody`` where it gives transformers' own logits on a small example, else the other."""
 
 __all__ = ["choose_body"]
 

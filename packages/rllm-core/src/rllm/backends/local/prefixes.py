@@ -1,4 +1,4 @@
-"""What was read before and may be asked for again: keys and values by their tokens, bounded, the oldest use let go first.
+"""What was read before and may be asked for again: keys and values by their tokens, the oldest use let go first.
 
 A tree of segments: conversations that begin alike share the segment of their beginning, so a group's prompt is held
 once, and a conversation's next turn finds the turns before it. A position's keys and values have the same bits however

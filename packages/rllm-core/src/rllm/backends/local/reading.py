@@ -97,9 +97,7 @@ def plan_reading(unread: Sequence[Unread], max_tokens: int) -> Reading:
             continue
         tokens.append(row.tokens[shared:stop])
         positions.append(np.arange(shared, stop))
-        runs += [
-            Run(row.row, a, n + a - shared, min(RUN_TOKENS, stop - a)) for a in range(shared, stop, RUN_TOKENS)
-        ]
+        runs += [Run(row.row, a, n + a - shared, min(RUN_TOKENS, stop - a)) for a in range(shared, stop, RUN_TOKENS)]
         n += stop - shared
         before, part = row.tokens, Part(row.row, row.known, nodes)
         parts[k] = part

@@ -23,6 +23,7 @@ from rllm.backends.local.draws import Draw, SampleJob, Stream
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.rows import CachedRows, PlainRows, Rows
 from rllm.backends.local.settings import TinkerSettings
+
 KV_BYTES = 4 * 2**30
 """What keys and values may take where ``kv_cache_tokens`` is not set."""
 
