@@ -51,6 +51,13 @@ def test_a_wrong_name_or_setting_is_refused_before_anything_starts(run, argument
     assert not Path("run/metrics.jsonl").exists()
 
 
+def test_a_precision_in_which_sampler_and_trainer_differ_needs_the_correction(run):
+    with pytest.raises(rllm.RLLMError, match=r"ratio_cap=null, but .*tinker\.precision=fp32"):
+        run(ratio_cap=None, tinker__precision="bf16")
+    run(tinker__precision="bf16", run_dir="corrected")
+    assert '"update/ratio_capped"' in Path("corrected/metrics.jsonl").read_text()
+
+
 # --- the user's tasks --------------------------------------------------------------------------------------------
 
 

@@ -174,6 +174,8 @@ class Capabilities:
     """Presence and frequency penalties (evaluation only)."""
     kl: bool
     ratio_cap: bool
+    exact: bool = False
+    """Sampler and trainer give a token the same logprob, up to float32's rounding; if not, ``ratio_cap`` is needed."""
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,13 @@ def check_capabilities(config: TrainConfig, capabilities: Capabilities) -> None:
                 f"the backend {config.backend!r} can't honour {name}={value!r}. Change it, or choose another backend"
             )
 
+    if config.ratio_cap is None and not capabilities.exact:
+        raise ConfigError(
+            f"ratio_cap=null, but sampler and trainer of the backend {config.backend!r} differ in their logprobs as it "
+            "runs here, which biases every update that is not corrected. Leave ratio_cap at 2, or choose a "
+            "precision in which they agree (tinker.precision=fp32)"
+        )
+
 
 def check_tasks(source: TaskSource, train: Sequence[Task], held_out: Sequence[Task]) -> None:
     """Raise TaskError where there is nothing to train on, or a question stands on both sides."""

@@ -7,26 +7,28 @@ Sampler and trainer share one set of weights, so from a ``train_step`` until ``p
 __all__ = ["LocalBackend", "LocalSampler"]
 
 import asyncio
-import os
+import logging
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rllm.backends.local.draws import SampleJob
 from rllm.backends.local.export import export_policy
-from rllm.backends.local.loading import TINY_PARAMETERS, LoadedModel, load_model, load_weights
+from rllm.backends.local.loading import LoadedModel, load_model, load_weights
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.sampling import SamplingLoop
 from rllm.backends.local.settings import TinkerSettings
+from rllm.backends.local.starting import check_deterministic, describe, is_mixed, set_threads
 from rllm.backends.local.thread import EngineThread
 from rllm.backends.local.trainer import Trainer
 from rllm.errors import BackendError, ConfigError, ContextLengthError
 from rllm.protocols import AdamParams, BackendRequest, Capabilities, LossSpec, ModelInfo, StepResult
 from rllm.types import Completion, Prompt, Row, SamplingParams
+
+log = logging.getLogger("rllm.backends")
 
 T = TypeVar("T")
 
@@ -54,7 +56,15 @@ class LocalBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(losses=None, lora=True, full_finetuning=True, penalties=True, kl=True, ratio_cap=True)
+        return Capabilities(
+            losses=None,
+            lora=True,
+            full_finetuning=True,
+            penalties=True,
+            kl=True,
+            ratio_cap=True,
+            exact=not self._engine.is_mixed,
+        )
 
     def sampler(self) -> "LocalSampler":
         return self._sampler
@@ -115,28 +125,29 @@ class _Engine:
 
     def __init__(self, request: BackendRequest, settings: TinkerSettings, thread: EngineThread) -> None:
         loaded = load_model(request, settings)
-        if loaded.device.type == "cpu":
-            _set_threads(settings.threads, loaded.info.n_parameters)
         self.info = loaded.info
         self._request, self._settings = request, settings
+        self.is_mixed = is_mixed(loaded, settings)
         self._policy = self._policy_of(loaded, trains=request.trains)
-        self._trainer = Trainer(self._policy, settings.micro_batch_tokens)
+        if loaded.device.type == "cpu":
+            set_threads(self._policy, settings)
+        check_deterministic(self._policy, settings, self.info.name)
+        log.info("%s: %s", self.info.name, describe(self._policy, self.is_mixed))
+        self._trainer = Trainer(self._policy, settings)
         self._reference: Trainer | None = None
         self._loop = SamplingLoop(self._policy, settings, loaded.info.stop_ids)
         self._is_unpublished = False
         thread.attach(self._loop)
 
     def _policy_of(self, loaded: LoadedModel, *, trains: bool) -> Policy:
-        precision = self._settings.precision
-        is_mixed = precision == "bf16" or (precision == "auto" and loaded.device.type == "cuda")
         return Policy(
             loaded,
-            is_mixed=is_mixed,
+            is_mixed=self.is_mixed,
             lora_rank=self._request.lora_rank if trains else 0,
             lora_alpha=self._request.lora_alpha,
             seed=self._request.seed,
             trains=trains,
-            gradient_checkpointing=self._settings.gradient_checkpointing,
+            checkpoints=self._settings.gradient_checkpointing is not False,
         )
 
     @property
@@ -201,7 +212,7 @@ class _Engine:
             # The weights before training are the ones on disk: they cost memory only in a run that asks for them.
             network = load_weights(self._request.model_path).to(self._policy.device)
             loaded = LoadedModel(network, self.info, self._policy.device)
-            self._reference = Trainer(self._policy_of(loaded, trains=False), self._settings.micro_batch_tokens)
+            self._reference = Trainer(self._policy_of(loaded, trains=False), self._settings)
         return self._reference.logprobs(rows)
 
     def publish(self) -> int:
@@ -212,10 +223,3 @@ class _Engine:
 
     def export(self, path: Path) -> None:
         export_policy(self._policy, self.info.tokenizer, path)
-
-
-def _set_threads(threads: int | None, n_parameters: int) -> None:
-    """For this thread's work; a tiny model loses more by handing work over than it gains."""
-    if threads is None:
-        threads = 1 if n_parameters < TINY_PARAMETERS else os.cpu_count() or 1
-    torch.set_num_threads(threads)

@@ -1,6 +1,6 @@
-"""Which body a model gets: ``SharedBody`` where it gives transformers' own logits on a small example, else the other."""
+"""Which body a model gets: ``SharedBody`` if that gives transformers' own logits on an example, else ``PlainBody``."""
 
-__all__ = ["choose_body"]
+__all__ = ["choose_body", "is_invariant"]
 
 import logging
 from collections.abc import Callable, Sequence
@@ -56,6 +56,24 @@ def choose_body(
     if problem is not None:
         raise ModelError(f"{name} makes its logits in a way that the embedded engine does not know: {problem}")
     return plain, 0
+
+
+@torch.no_grad()
+def is_invariant(
+    body: SharedBody | PlainBody, network: Any, device: torch.device, logits_of: Callable[[Tensor], Tensor]
+) -> bool:
+    """Whether the logits of a sequence have the same bits, read in one piece or in several.
+
+    They have on a CPU (``arithmetic``), but for models with layers that are not the same for each token by itself:
+    experts, which multiply whatever tokens come to them together.
+    """
+    if isinstance(body, PlainBody):
+        return False
+    vocab = network.get_output_embeddings().weight.shape[0]
+    tokens = np.random.default_rng(0).integers(0, vocab, 21).astype(np.int32)
+    rows = CachedRows(body, device)
+    whole, *others = (logits_of(torch.cat(list(rows.read_whole(tokens, n)))) for n in (21, 8, 5))
+    return all(torch.equal(whole, other) for other in others)
 
 
 def _set_attention(network: Any, name: str) -> None:

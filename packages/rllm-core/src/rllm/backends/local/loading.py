@@ -19,9 +19,6 @@ from rllm.rendering import Renderer
 
 log = logging.getLogger("rllm.backends")
 
-TINY_PARAMETERS = 5_000_000
-"""Below this, one thread is faster than several."""
-
 
 @dataclass(frozen=True)
 class LoadedModel:

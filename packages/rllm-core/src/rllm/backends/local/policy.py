@@ -15,7 +15,7 @@ import torch
 from peft import LoraConfig, get_peft_model
 from torch import Tensor, nn
 
-from rllm.backends.local.choosing import choose_body
+from rllm.backends.local.choosing import choose_body, is_invariant
 from rllm.backends.local.loading import LoadedModel
 from rllm.backends.local.logprobs import LogitTransform, head_output
 from rllm.backends.local.precision import refresh, use_bf16_linears
@@ -24,7 +24,8 @@ from rllm.backends.local.precision import refresh, use_bf16_linears
 class Policy:
     """One set of weights that can be run and trained.
 
-    ``is_mixed``: bf16 linear layers. ``lora_rank`` 0 trains all weights. Raises ModelError where the model's logits
+    ``is_mixed``: bf16 linear layers. ``lora_rank`` 0 trains all weights. ``checkpoints``: whether ``training`` may
+    compute layers again. Raises ModelError where the model's logits
     can't be made from its hidden states.
     """
 
@@ -37,7 +38,7 @@ class Policy:
         lora_alpha: float = 0.0,
         seed: int = 0,
         trains: bool = True,
-        gradient_checkpointing: bool = False,
+        checkpoints: bool = False,
     ) -> None:
         self.network = loaded.network
         self.device = loaded.device
@@ -51,8 +52,9 @@ class Policy:
         self._adapted: Any = None
         if lora_rank > 0:
             self._adapted = _with_lora(self.network, lora_rank, lora_alpha, seed)
-        self._checkpoints = gradient_checkpointing and trains
-        if self._checkpoints:
+        self.is_invariant = is_invariant(self.body, self.network, self.device, self.logits)
+        """Whether a sequence's logits have the same bits however it is read and whatever else is."""
+        if checkpoints and trains:
             with _without_deprecations():
                 self.network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
 
@@ -65,9 +67,9 @@ class Policy:
         refresh(self.network)
 
     @contextlib.contextmanager
-    def training(self) -> Generator[None]:
+    def training(self, *, checkpoints: bool) -> Generator[None]:
         """Around a forward with gradients: transformers checkpoints in training mode only (dropout is off in both)."""
-        if self._checkpoints:
+        if checkpoints:
             self.network.train()
         try:
             yield

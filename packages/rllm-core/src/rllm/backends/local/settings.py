@@ -16,9 +16,14 @@ class TinkerSettings(Settings):
     """``auto``: a CUDA GPU where there is one, else the CPU."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """``bf16``: the layers' matrices are multiplied in bfloat16; master weights, residuals, attention and the softmax
-    stay float32. ``auto``: bf16 on CUDA, else fp32, in which sampler and trainer agree to the last digits."""
+    stay float32. ``auto``: bf16 on CUDA, and on a CPU that multiplies it at least 1.5 times as fast when the engine
+    starts; else fp32, in which sampler and trainer agree to the last digits. bf16 needs ``ratio_cap`` in training."""
+    deterministic: bool | None = None
+    """Whether a completion must have the same bits whoever shares its batch, so that a run can be repeated. It costs
+    nothing, it is how the engine computes; ``true`` refuses a device, a precision or a model where it is not so, None
+    says so in the log."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads; None takes one for models under 5M parameters, else all cores."""
+    """CPU threads; None takes the number that is fastest when the engine starts."""
     max_batch: int = Field(default=64, ge=1)
     """Completions drawn at a time; further ones wait."""
     prefill_tokens: int = Field(default=1024, ge=1)
@@ -26,9 +31,11 @@ class TinkerSettings(Settings):
     kv_cache_tokens: int | None = Field(default=None, ge=1)
     """Tokens whose keys and values may be held at once; None takes what fits in 4 GiB. More completions wait; what
     they leave keeps what was read before, for the next turns of a conversation and the rest of a group."""
-    micro_batch_tokens: int = Field(default=2048, ge=1)
-    """Distinct input tokens in one forward and backward of the trainer; a longer row goes alone."""
-    gradient_checkpointing: bool = False
-    """Compute each layer again in the backward: about half the memory for a fifth more time."""
+    micro_batch_tokens: int | None = Field(default=None, ge=1)
+    """Distinct input tokens in one forward and backward of the trainer; a longer row goes alone. None: what fits in
+    half the memory, 2048 at most, for more is not faster."""
+    gradient_checkpointing: bool | None = None
+    """Compute each layer again in the backward: about half the memory for a fifth more time. None: for the rows that
+    need it, which are too long to fit otherwise."""
     context_tokens: int | None = Field(default=None, ge=2)
     """Longest prompt plus completion; None takes the model's own."""

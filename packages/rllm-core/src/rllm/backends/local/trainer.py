@@ -16,6 +16,8 @@ from torch import Tensor
 from rllm.backends.local.logprobs import Targets, target_logprobs
 from rllm.backends.local.objective import Measures, TargetArrays, objective
 from rllm.backends.local.policy import Policy
+from rllm.backends.local.room import MICRO_BATCH_TOKENS, Room, measure_room
+from rllm.backends.local.settings import TinkerSettings
 from rllm.errors import BackendError, NothingToTrainError
 from rllm.protocols import AdamParams, LossSpec, StepResult
 from rllm.types import Row
@@ -27,9 +29,10 @@ Floats = NDArray[np.float32]
 class Trainer:
     """Trains one policy, in place."""
 
-    def __init__(self, policy: Policy, micro_batch_tokens: int) -> None:
+    def __init__(self, policy: Policy, settings: TinkerSettings) -> None:
         self._policy = policy
-        self._micro_batch_tokens = micro_batch_tokens
+        self._settings = settings
+        self._room: Room | None = None
         self._optimizer: torch.optim.AdamW | None = None
 
     def step(self, rows: Sequence[Row], loss: LossSpec, optim: AdamParams) -> StepResult:
@@ -38,7 +41,8 @@ class Trainer:
         Raises NothingToTrainError without a target, BackendError where the gradient is not finite.
         """
         _require_all_or_none(rows)
-        packings = pack(rows, self._micro_batch_tokens)
+        room = self._room_for_training()
+        packings = pack(rows, room.micro_batch_tokens)
         if not packings:
             raise NothingToTrainError(f"none of the {len(rows)} rows has a token to train on: every mask is 0")
         parameters = self._policy.trainable()
@@ -48,7 +52,7 @@ class Trainer:
         found = [np.zeros(len(row.tokens), np.float32) for row in rows]
         try:
             for packing in packings:
-                with self._policy.training():
+                with self._policy.training(checkpoints=room.needs_checkpoints(len(packing.forest))):
                     logprobs, entropies = self._forward(packing)
                 at = torch.from_numpy(np.concatenate(packing.edges)).to(logprobs.device)
                 heads = torch.from_numpy(packing.heads).to(logprobs.device)
@@ -68,11 +72,17 @@ class Trainer:
         """Per row float32[T], nats, at its temperature; 0 where the mask is 0."""
         found = [np.zeros(len(row.tokens), np.float32) for row in rows]
         with self._policy.without_adapter() if without_adapter else nullcontext():
-            for packing in pack(rows, self._micro_batch_tokens):
+            # Nothing is kept for a backward, so any size fits that is worth having.
+            for packing in pack(rows, self._settings.micro_batch_tokens or MICRO_BATCH_TOKENS):
                 logprobs, _ = self._forward(packing)
                 at = torch.from_numpy(np.concatenate(packing.edges)).to(logprobs.device)
                 _scatter(logprobs[at], packing, found)
         return found
+
+    def _room_for_training(self) -> Room:
+        if self._room is None:
+            self._room = measure_room(self._policy, self._settings)
+        return self._room
 
     def _forward(self, packing: Packing) -> tuple[Tensor, Tensor]:
         """float32[E] logprobs and float32[U] entropies of a packing."""

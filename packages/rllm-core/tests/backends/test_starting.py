@@ -1,0 +1,113 @@
+"""How the engine fits itself to the machine: precision, threads, determinism and memory, by measurement or as asked."""
+
+import numpy as np
+import pytest
+import torch
+
+from rllm.backends.local import machine, room, starting
+from rllm.errors import ConfigError
+from rllm.protocols import AdamParams
+
+from .conftest import make_row, random_rows, spec
+from .test_forward import assert_same_gradient, engine_gradient
+
+
+def mixed_layers(backend):
+    return [m for m in backend._engine._policy.network.modules() if type(m).__name__ == "MixedLinear"]
+
+
+@pytest.mark.parametrize(("gain", "takes_bf16"), [(2.1, True), (0.4, False)])
+async def test_bf16_is_taken_where_it_pays(gain, takes_bf16, open_backend, monkeypatch, caplog):
+    caplog.set_level("INFO", "rllm.backends")
+    monkeypatch.setattr(starting, "bf16_gain", lambda width: gain)
+    backend = open_backend()
+    assert bool(mixed_layers(backend)) == takes_bf16
+    assert backend.capabilities.exact == (not takes_bf16)
+    assert f"{gain:.1f} times as fast" in caplog.text
+    assert ("bf16 products" if takes_bf16 else "fp32, ") in caplog.text
+
+
+async def test_what_is_asked_for_is_not_measured(open_backend, monkeypatch):
+    monkeypatch.setattr(starting, "bf16_gain", None)
+    monkeypatch.setattr(starting, "fastest_threads", None)
+    assert not mixed_layers(open_backend(precision="fp32"))
+    assert mixed_layers(open_backend(precision="bf16"))
+
+
+def test_the_gain_of_bf16_and_the_best_threads_are_measured(monkeypatch):
+    assert 0.01 < machine.bf16_gain(64, repeats=2) < 100
+    clock = {1: 0.3, 2: 0.1, 4: 0.2}
+    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(4), raising=False)
+    monkeypatch.setattr(machine, "_seconds", lambda run, repeats: clock[torch.get_num_threads()])
+    try:
+        assert machine.fastest_threads(lambda: None) == 2
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(1)
+
+
+# --- determinism ------------------------------------------------------------------------------------------------
+
+
+async def test_a_model_whose_bits_depend_on_the_company_is_refused_where_determinism_is_asked_for(open_backend, caplog):
+    caplog.set_level("INFO", "rllm.backends")
+    open_backend("llama", deterministic=True)
+    assert "the same bits in any company" in caplog.text
+    open_backend("gpt_oss")
+    assert "not deterministic: the layers of gpt_oss" in caplog.text
+    for family in ("gpt_oss", "bloom"):
+        with pytest.raises(ConfigError, match=r"tinker\.deterministic=true, but the layers of"):
+            open_backend(family, deterministic=True, context_tokens=64)
+
+
+async def test_the_same_steps_give_the_same_weights_to_the_last_bit(open_backend):
+    """With all cores, and so with whatever order threads come in."""
+    found = []
+    for _ in range(2):
+        backend = open_backend(threads=2, micro_batch_tokens=40)
+        for seed in range(3):
+            await backend.train_step(random_rows(seed=seed), spec(), AdamParams(lr=1e-3))
+            await backend.publish()
+        found.append({n: p.detach().clone() for n, p in backend._engine._policy.network.named_parameters()})
+    assert all(torch.equal(found[0][name], found[1][name]) for name in found[0])
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+def test_what_a_forward_keeps_is_counted_once_and_without_its_parameters():
+    linear = torch.nn.Linear(8, 8)
+    x = torch.ones(4, 8)
+    kept = machine.saved_bytes(lambda: torch.sigmoid(linear(x)) ** 2, list(linear.parameters()))
+    # x for the weight's gradient, the sigmoid's result (by itself and by the square): 4 × 8 float32 each.
+    assert kept == 2 * 4 * 8 * 4
+
+
+async def test_rows_that_do_not_fit_are_computed_in_smaller_batches_and_again_in_the_backward(
+    open_backend, monkeypatch
+):
+    rows = [*random_rows(), make_row(np.arange(3, 90), np.arange(90, 110))]
+    whole, _ = await engine_gradient(open_backend(), rows, spec())
+    # A token of this model keeps some 4 kB, its weights and the optimizer take 0.4 MB: half of this is left for about 40.
+    monkeypatch.setattr(room, "total_memory", lambda device: 1_200_000)
+    backend = open_backend()
+    runs = []
+    backend._engine._policy.network.base_model.layers[0].self_attn.register_forward_pre_hook(
+        lambda module, _: runs.append(module.training)
+    )
+    small, _ = await engine_gradient(backend, rows, spec())
+    assert_same_gradient(small, whole, rtol=1e-5)
+    assert 10 < backend._engine._trainer._room.micro_batch_tokens < 100
+    assert runs.count(True) == 2, "the long row: forward, and again in the backward"
+    assert runs.count(False) >= 3, "the probe, and the short rows in several micro-batches"
+
+
+async def test_memory_is_that_of_the_machine_or_what_the_process_may_have(tmp_path, monkeypatch):
+    whole = machine.total_memory(torch.device("cpu"))
+    assert whole > 2**28
+    limit = tmp_path / "memory.max"
+    limit.write_text("1234567\n")
+    monkeypatch.setattr(machine, "Path", lambda _: limit)
+    assert machine.total_memory(torch.device("cpu")) == 1234567
+    limit.write_text("max\n")
+    assert machine.total_memory(torch.device("cpu")) >= whole
