@@ -5,7 +5,7 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: train test test-slow lint format clean
+.PHONY: train test test-slow bench lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
@@ -15,6 +15,9 @@ test: lint  ## what CI runs
 
 test-slow: $(READY)  ## the learning runs, over an hour
 	$(BIN)/python -m pytest -m slow --timeout 5400 -s
+
+bench: $(VENV)-bench/.ready  ## our speed against the peers', about half an hour on a machine that does nothing else
+	for script in sampling update step; do $(VENV)-bench/bin/python benchmarks/$$script.py || exit 1; done
 
 lint: $(READY)
 	$(BIN)/ruff check .
@@ -27,10 +30,15 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) dist build
+	rm -rf $(VENV) $(VENV)-bench dist build
 
 $(READY): pyproject.toml constraints.txt packages/rllm-core/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --constraint constraints.txt --editable 'packages/rllm-core[train]' --group dev
 	touch $(READY)
+
+$(VENV)-bench/.ready: benchmarks/requirements.txt constraints.txt packages/rllm-core/pyproject.toml
+	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --constraint constraints.txt --editable 'packages/rllm-core[train]' --requirement benchmarks/requirements.txt
+	touch $@

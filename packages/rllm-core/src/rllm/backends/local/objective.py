@@ -41,7 +41,8 @@ class Measures:
         """Per-token values [N], all of the same N."""
         self.n += len(next(iter(values.values())))
         for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + float(value.double().sum())
+            # On the CPU, because MPS has no float64.
+            self.sums[name] = self.sums.get(name, 0.0) + float(value.cpu().double().sum())
 
     def peak(self, name: str, value: Tensor) -> None:
         """Keep the greatest."""
