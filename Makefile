@@ -3,9 +3,10 @@
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+TRANSFORMERS := 5.5.3 5.10.1
 READY := $(VENV)/.ready
 
-.PHONY: train test test-slow bench lint format clean
+.PHONY: train test test-slow test-versions bench lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
@@ -15,6 +16,14 @@ test: lint  ## what CI runs
 
 test-slow: $(READY)  ## the learning runs, over an hour
 	$(BIN)/python -m pytest -m slow --timeout 5400 -s
+
+test-versions:  ## the engine's numbers on older releases of transformers, the oldest that we support among them
+	for version in $(TRANSFORMERS); do \
+	  $(PYTHON) -m venv $(VENV)-transformers-$$version && \
+	  $(VENV)-transformers-$$version/bin/python -m pip install --quiet --constraint constraints.txt \
+	    --editable 'packages/rllm-core[train]' --group dev transformers==$$version && \
+	  $(VENV)-transformers-$$version/bin/python -m pytest -W default packages/rllm-core/tests/backends || exit 1; \
+	done
 
 bench: $(VENV)-bench/.ready  ## our speed against the peers', about half an hour on a machine that does nothing else
 	for script in sampling update step; do $(VENV)-bench/bin/python benchmarks/$$script.py || exit 1; done
@@ -30,7 +39,7 @@ format: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) $(VENV)-bench dist build
+	rm -rf $(VENV) $(VENV)-* dist build
 
 $(READY): pyproject.toml constraints.txt packages/rllm-core/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
