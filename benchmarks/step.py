@@ -28,7 +28,7 @@ def ours(precision: str) -> None:
         @rllm.hookimpl
         def rllm_update_finished(self, report):
             if released:
-                commands.report({"seconds": time.perf_counter() - released.pop(), "added_gb": 0.0})
+                commands.report({"seconds": time.perf_counter() - released.pop()})
             if commands.wait():
                 released.append(time.perf_counter())
 
@@ -64,7 +64,7 @@ def trl(precision: str) -> None:
             self.start = time.perf_counter()
 
         def on_step_end(self, args, state, control, **rest):
-            commands.report({"seconds": time.perf_counter() - self.start, "added_gb": 0.0})
+            commands.report({"seconds": time.perf_counter() - self.start})
 
     def reward(completions, **rest):
         return [coin(c[0]["content"]) for c in completions]
