@@ -21,6 +21,7 @@ def mixed_layers(backend):
 async def test_bf16_is_taken_where_it_pays(gain, takes_bf16, open_backend, monkeypatch, caplog):
     caplog.set_level("INFO", "rllm.backends")
     monkeypatch.setattr(starting, "bf16_gain", lambda width: gain)
+    monkeypatch.setattr(starting, "SMALL_WIDTH", 0)
     backend = open_backend()
     assert bool(mixed_layers(backend)) == takes_bf16
     assert backend.capabilities.exact == (not takes_bf16)
@@ -30,21 +31,22 @@ async def test_bf16_is_taken_where_it_pays(gain, takes_bf16, open_backend, monke
 
 async def test_what_is_asked_for_is_not_measured(open_backend, monkeypatch):
     monkeypatch.setattr(starting, "bf16_gain", None)
-    monkeypatch.setattr(starting, "fastest_threads", None)
     assert not mixed_layers(open_backend(precision="fp32"))
     assert mixed_layers(open_backend(precision="bf16"))
 
 
-def test_the_gain_of_bf16_and_the_best_threads_are_measured(monkeypatch):
-    assert 0.01 < machine.bf16_gain(64, repeats=2) < 100
-    clock = {1: 0.3, 2: 0.1, 4: 0.2}
-    monkeypatch.setattr(machine.os, "sched_getaffinity", lambda _: range(4), raising=False)
-    monkeypatch.setattr(machine, "_seconds", lambda run, repeats: clock[torch.get_num_threads()])
-    try:
-        assert machine.fastest_threads(lambda: None) == 2
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(1)
+def test_the_gain_of_bf16_is_measured_in_turns(monkeypatch):
+    seconds = iter([0.3, 0.1, 0.2, 0.4, 0.9, 0.5])
+    monkeypatch.setattr(machine, "_seconds", lambda run: (run(), next(seconds))[1])
+    assert machine.bf16_gain(64, repeats=3) == pytest.approx(0.2 / 0.1)
+
+
+@pytest.mark.parametrize(("tiny", "threads"), [(10**9, 1), (0, 3)])
+async def test_tiny_models_take_one_thread_and_others_all_cores(tiny, threads, open_backend, monkeypatch):
+    monkeypatch.setattr(starting, "TINY_PARAMETERS", tiny)
+    monkeypatch.setattr(starting, "cores", lambda: 3)
+    backend = open_backend(threads=None)
+    assert backend._thread.submit(torch.get_num_threads).result() == threads
 
 
 # --- determinism ------------------------------------------------------------------------------------------------
@@ -62,7 +64,7 @@ async def test_a_model_whose_bits_depend_on_the_company_is_refused_where_determi
 
 
 async def test_the_same_steps_give_the_same_weights_to_the_last_bit(open_backend):
-    """With all cores, and so with whatever order threads come in."""
+    """With two threads, in whatever order they come."""
     found = []
     for _ in range(2):
         backend = open_backend(threads=2, micro_batch_tokens=40)

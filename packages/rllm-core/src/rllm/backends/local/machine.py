@@ -1,6 +1,6 @@
-"""What this machine is good at, measured when the engine starts: threads, bfloat16, and how much fits in its memory."""
+"""What this machine is good at, when the engine starts: cores, bfloat16, memory."""
 
-__all__ = ["bf16_gain", "fastest_threads", "saved_bytes", "total_memory"]
+__all__ = ["bf16_gain", "cores", "saved_bytes", "total_memory"]
 
 import os
 import time
@@ -15,38 +15,31 @@ DECODE_ROWS = 64
 """Rows of the matrix product that precisions are compared by: those of a full decode step."""
 
 
-def bf16_gain(width: int, *, repeats: int = 5) -> float:
+def bf16_gain(width: int, *, repeats: int = 9) -> float:
     """How many times faster a CPU multiplies matrices in bfloat16 than in float32.
 
-    At the shape of a decode step through a model of this width; 2 and more with AVX-512-BF16 or AMX, below 1 where
-    bfloat16 is emulated.
+    At the shape of a decode step through a model of this width; 2 and more with AVX-512-BF16 or AMX, a tenth where
+    bfloat16 is emulated. The two take turns, so that a busy machine slows down both.
     """
     x, weight = torch.ones(DECODE_ROWS, width), torch.ones(4 * width, width)
     half, half_weight = x.to(torch.bfloat16), weight.to(torch.bfloat16)
-    return _seconds(lambda: F.linear(x, weight), repeats) / _seconds(lambda: F.linear(half, half_weight), repeats)
-
-
-def fastest_threads(run: Callable[[], object], *, repeats: int = 3) -> int:
-    """The number of threads with which ``run`` takes least time: one, half the cores, or all; left set."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    seconds: dict[int, float] = {}
-    for threads in sorted({1, max(1, cores // 2), cores}):
-        torch.set_num_threads(threads)
-        seconds[threads] = _seconds(run, repeats)
-    best = min(seconds, key=seconds.__getitem__)
-    torch.set_num_threads(best)
-    return best
-
-
-def _seconds(run: Callable[[], object], repeats: int) -> float:
-    """The best of some runs: what disturbs one only ever makes it slower."""
-    run()
-    taken: list[float] = []
+    single: list[float] = []
+    double: list[float] = []
     for _ in range(repeats):
-        start = time.perf_counter()
-        run()
-        taken.append(time.perf_counter() - start)
-    return min(taken)
+        single.append(_seconds(lambda: F.linear(x, weight)))
+        double.append(_seconds(lambda: F.linear(half, half_weight)))
+    return min(single) / min(double)
+
+
+def cores() -> int:
+    """Cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def total_memory(device: torch.device) -> int:

@@ -23,7 +23,7 @@ class TinkerSettings(Settings):
     nothing, it is how the engine computes; ``true`` refuses a device, a precision or a model where it is not so, None
     says so in the log."""
     threads: int | None = Field(default=None, ge=1)
-    """CPU threads; None takes the number that is fastest when the engine starts."""
+    """CPU threads; None takes one for models under 5M parameters, else all cores."""
     max_batch: int = Field(default=64, ge=1)
     """Completions drawn at a time; further ones wait."""
     prefill_tokens: int = Field(default=1024, ge=1)
