@@ -10,6 +10,7 @@ __all__ = [
     "AgentConfig",
     "AgentTrainer",
     "BackendError",
+    "CheckpointError",
     "Completion",
     "ConfigError",
     "ContextLengthError",
@@ -52,6 +53,7 @@ if TYPE_CHECKING:
     from rllm.config import AgentConfig, EvalConfig, TrainConfig
     from rllm.errors import (
         BackendError,
+        CheckpointError,
         ConfigError,
         ContextLengthError,
         EvaluatorError,
@@ -88,6 +90,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "rllm.config": ("AgentConfig", "EvalConfig", "TrainConfig"),
     "rllm.errors": (
+        "CheckpointError",
         "BackendError",
         "ConfigError",
         "ContextLengthError",

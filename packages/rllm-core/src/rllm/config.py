@@ -124,6 +124,21 @@ class ValidationConfig(Settings):
     """None takes the run's."""
 
 
+class CheckpointConfig(Settings):
+    """When the run's state is written to its folder, so that it can go on after it was stopped, and what is kept."""
+
+    every_s: float | None = Field(default=120.0, ge=0)
+    """At the end of a step, if the last one is so many seconds old: at most so much work, and a step, is lost."""
+    every_steps: int | None = Field(default=None, ge=1)
+    """After so many steps as well."""
+    keep: int = Field(default=2, ge=1)
+    """The newest so many; the second is for the case that the first is damaged."""
+    keep_best: bool = False
+    """And the one with the best validation (``validation.every_steps``)."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """And those of every so many steps."""
+
+
 class LoraConfig(Settings):
     """Low-rank adaptation (Hu et al., 2021) of every linear layer but the head."""
 
@@ -178,6 +193,7 @@ class TrainConfig(Settings):
     optimizer: OptimizerConfig = OptimizerConfig()
     validation: ValidationConfig = ValidationConfig()
     lora: LoraConfig = LoraConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
     shuffle_rewards: bool = False
     """Permutes the rewards within each group: a control run, which must learn nothing."""
     plugins: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)

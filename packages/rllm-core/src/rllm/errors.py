@@ -16,11 +16,13 @@ expects. A message is a sentence: what happened, with which value, and what to d
     │   └── EvaluatorError                  the same of the evaluator: it raises, hangs, or returns no reward
     ├── NothingToTrainError (RuntimeError)  no token of the batch may be trained on
     ├── BackendError (RuntimeError)         the engine failed, or was asked for what it can't do
+    ├── CheckpointError (OSError)           a checkpoint can't be written, or there is none to resume from
     └── TraceStoreError (OSError)           the trace store can't be read or written
 """
 
 __all__ = [
     "BackendError",
+    "CheckpointError",
     "ConfigError",
     "ContextLengthError",
     "EvaluatorError",
@@ -111,6 +113,10 @@ class NothingToTrainError(RLLMError, RuntimeError):
 
 class BackendError(RLLMError, RuntimeError):
     """The engine failed, or was asked for what it can't do."""
+
+
+class CheckpointError(RLLMError, OSError):
+    """A checkpoint can't be written, or there is none to resume from."""
 
 
 class TraceStoreError(RLLMError, OSError):

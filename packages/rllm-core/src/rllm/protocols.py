@@ -241,6 +241,17 @@ class TrainBackend(Protocol):
         """Make the trained weights the sampler's. Returns the new version. No sample may be in flight."""
         ...
 
+    async def save(self, folder: Path) -> None:
+        """Write weights, optimizer and version into an empty folder. Raises OSError where the disk does not take it."""
+        ...
+
+    async def restore(self, folder: Path, *, with_optimizer: bool = True) -> None:
+        """Be as when ``save`` wrote that folder; no sample may be in flight.
+
+        Raises BackendError where it is another model's, or has no optimizer state and should have one.
+        """
+        ...
+
     async def export(self, path: Path) -> None:
         """Write the policy as a Hugging Face folder that ``from_pretrained`` loads (LoRA merged)."""
         ...

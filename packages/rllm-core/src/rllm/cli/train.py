@@ -17,20 +17,31 @@ def _settings(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.command()
 @run_options
+@click.option("--resume", metavar="RUN", type=click.Path(file_okay=False),
+              help="Go on with the run in this folder, from its newest checkpoint.")  # fmt: skip
+@click.option("--allow-changes", is_flag=True, help="Resume although settings, agent or tasks have changed.")
 @click.option("--settings", "show", is_flag=True, is_eager=True, expose_value=False, callback=_settings,
               help="List every setting with its default.")  # fmt: skip
-def command(tasks: str | None, settings: tuple[str, ...], config: str | None, **options: str | None) -> None:
+def command(
+    tasks: str | None,
+    settings: tuple[str, ...],
+    config: str | None,
+    resume: str | None,
+    allow_changes: bool,
+    **options: str | None,
+) -> None:
     """Train a model on TASKS with reinforcement learning.
 
     \b
     rllm train chain_sum
     rllm train my_tasks.jsonl --agent my_agent.py:solve --evaluator my_agent.py:grade
     rllm train chain_sum steps=40 optimizer.lr=1e-5 grpo.std=false
+    rllm train --resume runs/train-chain_sum-20260101-120000
     """
     from rllm.train import AgentTrainer
 
     layer = as_options(tasks, settings, options)
-    result = AgentTrainer(config=config, settings=layer).train()
+    result = AgentTrainer(config=config, settings=layer, resume=resume, allow_changes=allow_changes).train()
     click.echo(_closing(result))
 
 

@@ -4,6 +4,7 @@ __all__ = ["RunFolder"]
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -11,19 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import FileLock, Timeout
 
 from rllm.errors import ConfigError
 
 
 class RunFolder:
-    """The files of one run. It must not hold another run yet."""
+    """The files of one run, for one process at a time. ``resumes``: it holds the run already, else it must not.
 
-    def __init__(self, path: Path) -> None:
+    Raises ConfigError.
+    """
+
+    def __init__(self, path: Path, *, resumes: bool = False) -> None:
         self.path = path
-        if (path / "config.yaml").exists():
-            raise ConfigError(f"the folder {str(path)!r} already holds a run; choose another run_dir, or move it away")
+        holds_run = (path / "config.yaml").exists()
+        if holds_run and not resumes:
+            raise ConfigError(
+                f"the folder {str(path)!r} already holds a run; choose another run_dir, move it away, or go on with "
+                f"it: rllm train --resume {path}"
+            )
+        if resumes and not holds_run:
+            raise ConfigError(f"{str(path)!r} holds no run to resume: there is no config.yaml in it")
         try:
             path.mkdir(parents=True, exist_ok=True)
+            self._lock = FileLock(path / ".lock")
+            self._lock.acquire(timeout=0)
+        except Timeout:
+            raise ConfigError(f"the run in {str(path)!r} is being worked on by another process") from None
         except OSError as error:
             raise ConfigError(f"the run's folder {str(path)!r} can't be made: {error.strerror}") from error
         self._handler = logging.FileHandler(path / "log.txt", encoding="utf-8")
@@ -47,8 +62,25 @@ class RunFolder:
 
     def write_config(self, settings: Mapping[str, Any]) -> None:
         """``config.yaml`` as resolved (``rllm train --config`` takes it back), and the versions it ran with."""
-        (self.path / "config.yaml").write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
+        partial = self.path / "config.yaml.partial"
+        partial.write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
+        partial.replace(self.path / "config.yaml")
         self.write_json("versions.json", _versions())
+
+    @property
+    def checkpoints(self) -> Path:
+        """What a stopped run goes on from."""
+        return self.path / "checkpoints"
+
+    @property
+    def metrics_bytes(self) -> int:
+        """The length of ``metrics.jsonl``."""
+        return self._metrics.tell()
+
+    def rewind_metrics(self, metrics_bytes: int) -> None:
+        """Forget the lines that were written after the file had this length."""
+        self._metrics.truncate(metrics_bytes)
+        self._metrics.seek(0, os.SEEK_END)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
         """One line of ``metrics.jsonl``, in the file when this returns."""
@@ -66,6 +98,7 @@ class RunFolder:
         self._metrics.close()
         logging.getLogger("rllm").removeHandler(self._handler)
         self._handler.close()
+        self._lock.release()
 
 
 def default_run_dir(tasks: str, kind: str) -> Path:

@@ -35,6 +35,12 @@ class Summary:
         """As plain data for a JSON file."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> "Summary":
+        """What ``as_dict`` gave, also where JSON has made strings of the numbers k."""
+        fields: dict[str, Any] = {**data, "pass_at": {int(k): v for k, v in data["pass_at"].items()}}
+        return cls(**fields)
+
 
 def summarise(episodes: Sequence[Episode]) -> Summary:
     """The summary of an evaluation's episodes. Raises ValueError where there are none."""

@@ -4,6 +4,7 @@ __all__ = [
     "SIDE_CALL",
     "Session",
     "Span",
+    "StoreMark",
     "TraceStore",
     "apply_returned",
     "as_role",
@@ -28,5 +29,5 @@ from rllm.trace.instrument import instrument_openai, uninstrument_openai
 from rllm.trace.routing import span_from_headers
 from rllm.trace.running import rollouts_running
 from rllm.trace.session import Session, Span, as_role, current_session, current_span, no_session, use_session
-from rllm.trace.store import TraceStore
+from rllm.trace.store import StoreMark, TraceStore
 from rllm.trace.tree import prompt_ids, steps_by_key, stream_ids

@@ -3,12 +3,13 @@
 The gateway's thread writes while the loop, the viewer or another process reads.
 """
 
-__all__ = ["TraceStore"]
+__all__ = ["StoreMark", "TraceStore"]
 
 import contextlib
 import sqlite3
 import threading
 from collections.abc import Generator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,6 +32,14 @@ CREATE TABLE steps (
 CREATE TABLE episodes (id TEXT NOT NULL UNIQUE, record TEXT NOT NULL);
 """
 _STEP_COLUMNS = "session_id, key, idx, choice, added_ids, completion_ids, logprobs, versions, record"
+
+
+@dataclass(frozen=True)
+class StoreMark:
+    """A moment in a trace store: its last step and episode then."""
+
+    steps: int
+    episodes: int
 
 
 class TraceStore:
@@ -131,6 +140,19 @@ class TraceStore:
                 self._writer.execute("INSERT INTO episodes (id, record) VALUES (?,?)", (episode.id, record))
             except sqlite3.IntegrityError as error:
                 raise TraceStoreError(f"episode {episode.id!r} is in {self.path} already") from error
+
+    def mark(self) -> StoreMark:
+        """What the store holds now, for ``rewind``."""
+        (steps,), (episodes,) = self._read(
+            "SELECT COALESCE(MAX(rowid), 0) FROM steps UNION ALL SELECT COALESCE(MAX(rowid), 0) FROM episodes"
+        )
+        return StoreMark(steps, episodes)
+
+    def rewind(self, mark: StoreMark) -> None:
+        """Forget what was written after ``mark``: it belongs to work that is done again."""
+        with self._lock, self._failures():
+            self._writer.execute("DELETE FROM episodes WHERE rowid > ?", (mark.episodes,))
+            self._writer.execute("DELETE FROM steps WHERE rowid > ?", (mark.steps,))
 
     def sessions(self) -> list[str]:
         """The ids of all sessions with a step, in the order of their first."""

@@ -3,16 +3,19 @@
     task ──▶ rollout ──▶ trace ──▶ reward ──▶ advantage ──▶ rows ──▶ update ──▶ (new policy version)
 
 Synchronous and on-policy: a batch is rolled out, the policy is updated on it, the new weights are published, and only
-then the next batch starts. Left out on purpose, for later: rolling out while updating, and resuming a dead run.
+then the next batch starts. Left out on purpose, for later: rolling out while updating.
+
+Between two steps nothing is in flight, and random numbers are functions of the seed and of what they are for. So a run
+that was stopped goes on from its newest checkpoint, and does again, bit for bit, what it had begun.
 """
 
 __all__ = ["TrainResult", "train"]
 
 import dataclasses
+import itertools
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,67 +23,28 @@ from rich.console import Console
 
 from rllm.config import TrainConfig
 from rllm.configure import describe_settings
-from rllm.errors import RLLMError, TaskError
+from rllm.errors import RLLMError
 from rllm.evals.baseline import best_constant_answer
 from rllm.evals.folder import RunFolder, default_run_dir
-from rllm.evals.runner import Parts, evaluate, resolve_parts, sampling_params
-from rllm.evals.serving import Serving, open_serving
+from rllm.evals.runner import resolve_parts, sampling_params
+from rllm.evals.serving import open_serving
 from rllm.evals.statistics import Summary
 from rllm.models import find_model
 from rllm.plugins import PluginManager
-from rllm.protocols import AdamParams, LossSpec, StepResult, TrainBackend
+from rllm.protocols import AdamParams, LossSpec, StepResult
 from rllm.rollouts import BugWatch, RolloutRunner
 from rllm.train.batch import Batch, require_targets, to_batch
+from rllm.train.checkpoints import Checkpoint, Checkpoints, Cursor
 from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
 from rllm.train.display import Display
 from rllm.train.metrics import UpdateReport, rollout_metrics, update_metrics
+from rllm.train.resuming import check_same_run, identity_of
+from rllm.train.run import Run, TrainResult, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
-from rllm.types import Episode, Row, SamplingParams, Task
+from rllm.train.validating import validate, validate_if_due
+from rllm.types import Episode, Row, Task
 
 log = logging.getLogger("rllm.train")
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What a run came to; also its ``report.json``."""
-
-    tasks: str
-    run_dir: str
-    model_dir: str
-    """The trained model, a Hugging Face folder."""
-    steps: int
-    """Batches trained on."""
-    training_s: float
-    """Seconds of rollouts and updates, validation aside."""
-    before: Summary | None
-    """The validation before training; None where there are no held-out tasks."""
-    after: Summary | None
-    constant: tuple[str, float] | None
-    """The best constant answer on the held-out tasks and its reward."""
-
-    def as_dict(self) -> dict[str, Any]:
-        """As plain data for a JSON file."""
-        return dataclasses.asdict(self)
-
-
-@dataclass
-class _Run:
-    """What the steps of one run share."""
-
-    config: TrainConfig
-    plugins: PluginManager
-    folder: RunFolder
-    display: Display
-    parts: Parts
-    serving: Serving
-    backend: TrainBackend
-    runner: RolloutRunner
-    sampling: SamplingParams
-    held_out: Sequence[Task]
-    total_steps: int | None
-    steps: int = 0
-    training_s: float = 0.0
-    has_updated: bool = False
 
 
 async def train(
@@ -91,11 +55,14 @@ async def train(
     agent: Any = None,
     evaluator: Any = None,
     console: Console | None = None,
+    resume: bool = False,
+    allow_changes: bool = False,
 ) -> TrainResult:
     """A whole training run. ``tasks``, ``agent`` and ``evaluator`` may be Python objects instead of the config's names.
 
-    Raises an RLLMError with what to do; what was finished by then (metrics, traces, and the model where at least one
-    update was made) is in the run's folder.
+    ``resume`` goes on with the run in ``config.run_dir``; what was started with other settings, another agent or other
+    tasks is refused, but for ``allow_changes``. Raises an RLLMError with what to do; what was finished by then
+    (metrics, traces, a checkpoint, and the model where at least one update was made) is in the run's folder.
     """
     check_config(config, plugins)
     find_model(config.model)  # an unknown name is said before the run has a folder
@@ -106,7 +73,8 @@ async def train(
     if config.validation.limit is not None:
         held_out = held_out[: config.validation.limit]
     total = planned_steps(config, len(train_tasks))
-    folder = RunFolder(Path(config.run_dir) if config.run_dir else default_run_dir(parts.source.name, "train"))
+    path = Path(config.run_dir) if config.run_dir else default_run_dir(parts.source.name, "train")
+    folder = RunFolder(path, resumes=resume)
     error: BaseException | None = None
     display = Display(
         f"rllm train {parts.source.name}",
@@ -114,7 +82,17 @@ async def train(
         time_limit_s=config.time_limit_s,
         console=console or Console(),
     )
+    checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, display.say)
+    identity = identity_of(parts, train_tasks, held_out)
+    start: Checkpoint | None = None
     try:
+        if resume:
+            start = checkpoints.newest()
+            before = identity if start is None else start.cursor.identity
+            for change in check_same_run(
+                folder.path, describe_settings(config), before, identity, allow_changes=allow_changes
+            ):
+                display.say(f"changed: {change}")
         folder.write_config(describe_settings(config))
         with display:
             display.say(f"run folder {folder.path}")
@@ -128,8 +106,20 @@ async def train(
                 runner = RolloutRunner(
                     serving.gateway, plugins, parts.flow, parts.evaluator, config.rollout, serving.model.name
                 )
-                run = _Run(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total)
+                cursor = start.cursor if start is not None else Cursor.of_a_new_run(identity)
+                cursor = dataclasses.replace(cursor, identity=identity)
+                serving.store.rewind(cursor.traces)
+                folder.rewind_metrics(cursor.metrics_bytes)
+                if start is not None:
+                    await backend.restore(start.backend)
+                    display.say(f"going on after step {cursor.steps}")
+                run = Run(
+                    *(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total),
+                    *(checkpoints, cursor),
+                    has_updated=cursor.steps > 0,
+                )
                 result = await _train(run, train_tasks)
+                checkpoints.finish()
         folder.write_json("report.json", result.as_dict())
         return result
     except BaseException as raised:
@@ -140,7 +130,7 @@ async def train(
         plugins.notify("rllm_run_finished", run_dir=str(folder.path), error=error)
 
 
-async def _train(run: _Run, train_tasks: Sequence[Task]) -> TrainResult:
+async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
     config = run.config
     model = run.backend.model
     run.display.say(
@@ -155,39 +145,37 @@ async def _train(run: _Run, train_tasks: Sequence[Task]) -> TrainResult:
         if constant is not None:
             run.display.say(f"the best constant answer is {constant[0]!r}: reward {constant[1]:.3f}")
     try:
-        before = await _validate(run, "before")
-        after = before
+        await validate_if_due(run)
         watch = BugWatch()
-        for tasks in task_batches(train_tasks, config.batch_tasks, config.seed):
+        for tasks in itertools.islice(task_batches(train_tasks, config.batch_tasks, config.seed), run.steps, None):
             if run.total_steps is not None and run.steps >= run.total_steps:
                 break
-            if config.time_limit_s is not None and run.training_s >= config.time_limit_s:
+            if config.time_limit_s is not None and run.cursor.training_s >= config.time_limit_s:
                 break
             await _one_step(run, tasks, watch)
-            every = config.validation.every_steps
-            is_last = run.steps == run.total_steps
-            if every is not None and run.steps % every == 0 and not is_last:
-                await _validate(run, f"at step {run.steps}")
-        after = await _validate(run, "after")
+            await validate_if_due(run)
+            if run.checkpoints.is_due(run.steps):
+                await run.checkpoints.save(run.backend, run.cursor)
+        await run.checkpoints.save(run.backend, run.cursor)
+        after = await validate(run, "after")
+        await run.backend.export(run.folder.model)
     except BaseException:
-        if run.has_updated:
-            await run.backend.export(run.folder.model)
-            run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
+        await save_what_there_is(run)
         raise
-    await run.backend.export(run.folder.model)
+    before = run.cursor.before
     return TrainResult(
         tasks=run.parts.source.name,
         run_dir=str(run.folder.path),
         model_dir=str(run.folder.model),
         steps=run.steps,
-        training_s=run.training_s,
-        before=before,
+        training_s=run.cursor.training_s,
+        before=None if before is None else Summary.from_dict(before),
         after=after,
         constant=constant,
     )
 
 
-async def _one_step(run: _Run, tasks: list[Task], watch: BugWatch) -> None:
+async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
     """One batch, from rollouts to published weights."""
     config, started = run.config, time.monotonic()
     done, wanted = 0, len(tasks) * config.group_size
@@ -214,26 +202,26 @@ async def _one_step(run: _Run, tasks: list[Task], watch: BugWatch) -> None:
         run.plugins.notify("rllm_group_scored", group=scored.group, advantages=scored.advantages_G.tolist())
     results = await _update(run, batch)
     now = time.monotonic()
-    run.steps += 1
-    run.training_s += now - started
+    steps, training_s = run.steps + 1, run.cursor.training_s + now - started
     version = run.backend.sampler().version
     metrics: dict[str, Any] = {
-        "step": run.steps,
+        "step": steps,
         "version": version,
-        "lr": learning_rate(config.optimizer, run.steps - 1, run.total_steps),
+        "lr": learning_rate(config.optimizer, run.steps, run.total_steps),
         **rollout_metrics(episodes, rolled_out - started, group_size=config.group_size),
         **batch.metrics,
         **update_metrics(results, now - rolled_out),
         "time/step_s": now - started,
-        "time/training_s": run.training_s,
+        "time/training_s": training_s,
     }
     run.folder.append_metrics(metrics)
-    report = UpdateReport(run.steps, version, metrics)
-    run.display.updated(report, run.training_s)
+    run.move(steps=steps, training_s=training_s, is_validated=False, reward=None)
+    report = UpdateReport(steps, version, metrics)
+    run.display.updated(report, training_s)
     run.plugins.notify("rllm_update_finished", report=report)
 
 
-async def _update(run: _Run, batch: Batch) -> list[tuple[StepResult, Sequence[Row]]]:
+async def _update(run: Run, batch: Batch) -> list[tuple[StepResult, Sequence[Row]]]:
     """The optimizer steps of a batch, with the gateway held: no call is answered from half-changed weights."""
     config, backend = run.config, run.backend
     if not batch.minibatches:
@@ -256,6 +244,7 @@ async def _update(run: _Run, batch: Batch) -> list[tuple[StepResult, Sequence[Ro
     )
     results: list[tuple[StepResult, Sequence[Row]]] = []
     async with run.serving.gateway.hold():
+        run.is_between = False
         minibatches = await _with_extra_logprobs(run, batch.minibatches)
         for done, rows in enumerate(minibatches):
             run.display.progress("updates", done, len(minibatches))
@@ -265,7 +254,7 @@ async def _update(run: _Run, batch: Batch) -> list[tuple[StepResult, Sequence[Ro
     return results
 
 
-async def _with_extra_logprobs(run: _Run, minibatches: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
+async def _with_extra_logprobs(run: Run, minibatches: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
     """The rows with what must be computed before the first update: the trainer's own logprobs where several
     optimizer steps follow (else the current forward gives them), the reference's where there is a KL term."""
     filled = [list(rows) for rows in minibatches]
@@ -278,33 +267,3 @@ async def _with_extra_logprobs(run: _Run, minibatches: Sequence[Sequence[Row]]) 
             ref = await run.backend.logprobs(rows, of="reference")
             filled[k] = [dataclasses.replace(r, ref_logprobs=lp) for r, lp in zip(rows, ref, strict=True)]
     return filled
-
-
-async def _validate(run: _Run, when: str) -> Summary | None:
-    """Held-out tasks, with the same seeds each time; None where there are none."""
-    if not run.held_out:
-        return None
-    settings = run.config.validation
-    sampling = run.sampling
-    if settings.temperature is not None:
-        sampling = sampling.model_copy(update={"temperature": settings.temperature})
-
-    def progress(done: int, total: int, episode: Episode) -> None:
-        run.display.progress(f"validation {when}:", done, total)
-
-    summary, episodes = await evaluate(
-        run.runner, run.held_out, settings.samples, sampling, run.serving.store, progress=progress, phase="validation"
-    )
-    if run.steps == 0:
-        BugWatch().check(episodes)
-    if summary.n_failed == summary.n_samples:
-        raise TaskError(f"no rollout of the validation could be graded: {dict(summary.failures)}")
-    run.display.validated(when, summary)
-    run.folder.append_metrics({"step": run.steps, **{f"validation/{k}": v for k, v in _flat(summary).items()}})
-    return summary
-
-
-def _flat(summary: Summary) -> dict[str, float]:
-    figures = {"reward": summary.reward, "reward_se": summary.reward_se, "accuracy": summary.accuracy}
-    figures |= {f"pass@{k}": v for k, v in summary.pass_at.items()}
-    return figures | {"failed": float(summary.n_failed)}

@@ -5,6 +5,7 @@ __all__ = ["AgentTrainer"]
 import asyncio
 import concurrent.futures
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -25,6 +26,9 @@ class AgentTrainer:
 
         AgentTrainer(agent=solve, evaluator=grade, tasks="chain_sum", settings={"steps": 40, "optimizer.lr": 1e-5})
 
+    ``resume`` names the folder of a run that was stopped: it goes on with that run's settings, from its newest
+    checkpoint, with the same agent, evaluator and tasks, unless ``allow_changes``.
+
     Raises ConfigError at once for settings that can't be honoured.
     """
 
@@ -40,6 +44,8 @@ class AgentTrainer:
         settings: Mapping[str, Any] | None = None,
         plugins: PluginManager | None = None,
         console: Console | None = None,
+        resume: str | None = None,
+        allow_changes: bool = False,
     ) -> None:
         self._plugins = plugins or get_plugins()
         self._plugins.check_pending()
@@ -51,7 +57,10 @@ class AgentTrainer:
             else:
                 self._objects[name] = value
         given = {k: v for k, v in named.items() if v is not None}
-        layers = [read_config_file(config) if config else {}, given, settings or {}]
+        self._resumes, self._allows_changes = resume is not None, allow_changes
+        layers: list[Mapping[str, Any]] = [read_config_file(config) if config else {}, given, settings or {}]
+        if resume is not None:
+            layers = [_settings_of_run(resume), *layers, {"run_dir": resume}]
         self.config = resolve_config(TrainConfig, layers, self._plugins)
         self._console = console
         if not self.config.tasks and "tasks" not in self._objects:
@@ -70,4 +79,18 @@ class AgentTrainer:
 
     async def train_async(self) -> TrainResult:
         """The same, to be awaited."""
-        return await train(self.config, self._plugins, console=self._console, **self._objects)
+        return await train(
+            self.config,
+            self._plugins,
+            console=self._console,
+            resume=self._resumes,
+            allow_changes=self._allows_changes,
+            **self._objects,
+        )
+
+
+def _settings_of_run(run_dir: str) -> dict[str, Any]:
+    path = Path(run_dir) / "config.yaml"
+    if not path.exists():
+        raise ConfigError(f"{run_dir!r} holds no run to resume: there is no config.yaml in it")
+    return read_config_file(str(path))

@@ -81,6 +81,12 @@ class LocalBackend:
     async def publish(self) -> int:
         return await _await(self._thread, self._engine.publish)
 
+    async def save(self, folder: Path) -> None:
+        await _await(self._thread, lambda: self._engine.save(folder))
+
+    async def restore(self, folder: Path, *, with_optimizer: bool = True) -> None:
+        await _await(self._thread, lambda: self._engine.restore(folder, with_optimizer=with_optimizer))
+
     async def export(self, path: Path) -> None:
         await _await(self._thread, lambda: self._engine.export(path))
 
@@ -220,6 +226,17 @@ class _Engine:
         self._loop.version += 1
         self._is_unpublished = False
         return self._loop.version
+
+    def save(self, folder: Path) -> None:
+        if self._is_unpublished:
+            raise BackendError("the weights have been trained but not published; call publish() before saving")
+        self._trainer.save(folder, self._loop.version)
+
+    def restore(self, folder: Path, *, with_optimizer: bool) -> None:
+        self._require_idle("restoring a checkpoint")
+        self._loop.rest()
+        self._loop.version = self._trainer.restore(folder, with_optimizer=with_optimizer)
+        self._is_unpublished = False
 
     def export(self, path: Path) -> None:
         export_policy(self._policy, self.info.tokenizer, path)

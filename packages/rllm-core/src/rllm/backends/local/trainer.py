@@ -7,12 +7,14 @@ __all__ = ["Trainer"]
 
 from collections.abc import Sequence
 from contextlib import nullcontext
+from pathlib import Path
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from rllm.backends.local.checkpoint import restore_state, save_state
 from rllm.backends.local.logprobs import Targets, target_logprobs
 from rllm.backends.local.objective import Measures, TargetArrays, objective
 from rllm.backends.local.policy import Policy
@@ -67,6 +69,15 @@ class Trainer:
                 parameter.grad = None
         return StepResult(loss=total, grad_norm=norm, metrics=measures.means(), logprobs=tuple(found))
 
+    def save(self, folder: Path, version: int) -> None:
+        """Write weights and optimizer into a folder."""
+        save_state(self._policy, self._optimizer, version, folder)
+
+    def restore(self, folder: Path, *, with_optimizer: bool) -> int:
+        """Put back what ``save`` wrote; returns the version."""
+        self._optimizer = _adamw(self._policy.trainable())
+        return restore_state(self._policy, self._optimizer, folder, with_optimizer=with_optimizer)
+
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], *, without_adapter: bool = False) -> list[Floats]:
         """Per row float32[T], nats, at its temperature; 0 where the mask is 0."""
@@ -101,14 +112,18 @@ class Trainer:
                 f"the gradient's norm is {norm}; the weights were left as they are. A loss or an advantage is not "
                 "finite, or the learning rate was too high in earlier steps"
             )
-        if self._optimizer is None:
-            self._optimizer = torch.optim.AdamW(parameters, lr=optim.lr, fused=True)
-        for group in self._optimizer.param_groups:
+        optimizer = self._optimizer = self._optimizer or _adamw(parameters)
+        for group in optimizer.param_groups:
             group["lr"], group["betas"], group["eps"] = optim.lr, (optim.beta1, optim.beta2), optim.eps
             group["weight_decay"] = optim.weight_decay
-        self._optimizer.step()
+        optimizer.step()
         self._policy.weights_changed()
         return norm
+
+
+def _adamw(parameters: list[torch.nn.Parameter]) -> torch.optim.AdamW:
+    """Its settings come with each step."""
+    return torch.optim.AdamW(parameters, fused=True)
 
 
 def _arrays(packing: Packing, rows: Sequence[Row], like: Tensor) -> TargetArrays:

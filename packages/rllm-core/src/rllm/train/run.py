@@ -1,0 +1,93 @@
+"""What the steps of one run share, and what comes of it."""
+
+__all__ = ["Run", "TrainResult", "save_what_there_is"]
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rllm.config import TrainConfig
+from rllm.errors import RLLMError
+from rllm.evals.folder import RunFolder
+from rllm.evals.runner import Parts
+from rllm.evals.serving import Serving
+from rllm.evals.statistics import Summary
+from rllm.plugins import PluginManager
+from rllm.protocols import TrainBackend
+from rllm.rollouts import RolloutRunner
+from rllm.train.checkpoints import Checkpoints, Cursor
+from rllm.train.display import Display
+from rllm.types import SamplingParams, Task
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What a run came to; also its ``report.json``."""
+
+    tasks: str
+    run_dir: str
+    model_dir: str
+    """The trained model, a Hugging Face folder."""
+    steps: int
+    """Batches trained on."""
+    training_s: float
+    """Seconds of rollouts and updates, validation aside."""
+    before: Summary | None
+    """The validation before training; None where there are no held-out tasks."""
+    after: Summary | None
+    constant: tuple[str, float] | None
+    """The best constant answer on the held-out tasks and its reward."""
+
+    def as_dict(self) -> dict[str, Any]:
+        """As plain data for a JSON file."""
+        return dataclasses.asdict(self)
+
+
+@dataclass
+class Run:
+    """What the steps of one run share."""
+
+    config: TrainConfig
+    plugins: PluginManager
+    folder: RunFolder
+    display: Display
+    parts: Parts
+    serving: Serving
+    backend: TrainBackend
+    runner: RolloutRunner
+    sampling: SamplingParams
+    held_out: Sequence[Task]
+    total_steps: int | None
+    checkpoints: Checkpoints
+    cursor: Cursor
+    """Of the last moment between two steps."""
+    is_between: bool = True
+    """Whether the weights are those of the cursor."""
+    has_updated: bool = False
+
+    @property
+    def steps(self) -> int:
+        """Batches trained on."""
+        return self.cursor.steps
+
+    def move(self, **changes: Any) -> None:
+        """The cursor to now."""
+        self.cursor = dataclasses.replace(
+            self.cursor, **changes, traces=self.serving.store.mark(), metrics_bytes=self.folder.metrics_bytes
+        )
+        self.is_between = True
+
+
+async def save_what_there_is(run: Run) -> None:
+    """Of a run that is being stopped by an error, which is the one to be raised: what fails here is only said."""
+    if not run.has_updated:
+        return
+    try:
+        if run.is_between:
+            await run.checkpoints.save(run.backend, run.cursor)
+        await run.backend.export(run.folder.model)
+        run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
+    except (RLLMError, OSError) as error:
+        run.display.say(f"stopped after {run.steps} steps; what was done since the last checkpoint is lost: {error}")
+    run.display.say(f"go on with: rllm train --resume {run.folder.path}")
