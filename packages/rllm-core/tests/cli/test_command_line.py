@@ -59,7 +59,7 @@ def test_a_wrong_invocation_gets_one_message_that_names_the_fix(rllm, arguments,
 
 def test_every_setting_is_listed_with_its_default(rllm):
     said = rllm("train", "--settings")
-    for line in ("group_size=8", "optimizer.lr=2e-05", "grpo.std=True", "ppo.clip_high=0.28", "tinker.precision=auto"):
+    for line in ("group_size=8", "optimizer.lr=7e-06", "grpo.std=True", "ppo.clip_high=0.28", "tinker.precision=auto"):
         assert line in said
 
 
