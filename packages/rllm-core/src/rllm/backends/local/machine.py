@@ -1,4 +1,4 @@
-"""What this machine is good at, when the engine starts: cores, bfloat16, memory."""
+"""What this machine has and is fast at: cores, bfloat16, memory."""
 
 __all__ = ["bf16_gain", "cores", "saved_bytes", "total_memory"]
 

@@ -68,7 +68,7 @@ class PrefixTree:
             return
         # What this one continues was just used, and is let go last.
         self.shrink(max_tokens - missing)
-        if self.n_tokens + missing > max_tokens or not all(self._holds(segment) for segment, _ in path):
+        if self.n_tokens + missing > max_tokens or any(segment.parent is None for segment, _ in path):
             return
         parent = self._root
         if path:
@@ -117,9 +117,6 @@ class PrefixTree:
                 break
             segment = child
         return path
-
-    def _holds(self, segment: Segment) -> bool:
-        return segment.parent is not None
 
     def _segments(self) -> list[Segment]:
         found: list[Segment] = []

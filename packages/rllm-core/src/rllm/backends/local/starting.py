@@ -24,7 +24,7 @@ SMALL_WIDTH = 256
 
 
 def is_mixed(loaded: LoadedModel, settings: TinkerSettings) -> bool:
-    """Whether the linear layers multiply in bfloat16. Raises ConfigError where that contradicts ``deterministic``."""
+    """Whether the linear layers multiply in bfloat16."""
     if settings.precision != "auto":
         return settings.precision == "bf16"
     if loaded.device.type != "cpu":
