@@ -9,7 +9,7 @@ import torch
 from rllm.backends.local.backend import LocalBackend
 from rllm.backends.local.settings import TinkerSettings
 from rllm.protocols import BackendRequest, LossSpec
-from rllm.types import Row
+from rllm.types import Prompt, Row
 
 # The tests' own reference models run in pytest's thread: tiny ones, for which a second thread is only a burden.
 torch.set_num_threads(1)
@@ -37,6 +37,16 @@ async def open_backend(model_folder) -> AsyncIterator[Callable[..., LocalBackend
     yield open_one
     for backend in opened:
         await backend.close()
+
+
+def prompt_of(n, seed=0, vocab=300) -> Prompt:
+    """Of ``n`` random tokens; the shorter ones of a seed are beginnings of the longer."""
+    return Prompt(np.random.default_rng(seed).integers(3, vocab, n))
+
+
+def same(a, b) -> bool:
+    """Whether two completions are the same to the last bit."""
+    return a.ids.tolist() == b.ids.tolist() and a.logprobs.tobytes() == b.logprobs.tobytes()
 
 
 def make_row(prompt, completion, *, advantage=1.0, weight=1.0, logprobs=None, temperature=1.0, **extra) -> Row:

@@ -1,6 +1,7 @@
 """What goes wrong ends in one clear error, and nobody is left waiting."""
 
 import asyncio
+import json
 import subprocess
 import sys
 
@@ -118,6 +119,16 @@ def test_a_model_without_its_weights_is_refused_with_what_it_needs(tmp_path, tin
         if file.suffix != ".safetensors":
             (tmp_path / file.name).write_bytes(file.read_bytes())
     with pytest.raises(ModelError, match=r"model\.safetensors"):
+        LocalBackend(request(tmp_path))
+
+
+def test_a_quantised_model_is_refused_by_its_method(tmp_path, tiny_model_dir):
+    for file in tiny_model_dir.iterdir():
+        (tmp_path / file.name).write_bytes(file.read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": "gptq", "bits": 4}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match=r"quantised \(gptq\)"):
         LocalBackend(request(tmp_path))
 
 

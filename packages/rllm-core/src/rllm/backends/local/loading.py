@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as transformers_logging
 
 from rllm.backends.local.settings import TinkerSettings
@@ -65,7 +65,9 @@ def load_weights(path: str) -> Any:
     had_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        network = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+        config = AutoConfig.from_pretrained(path)
+        _refuse_quantised(path, config)
+        network = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32)
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(_advice(path, error)) from error
     finally:
@@ -78,6 +80,18 @@ def load_weights(path: str) -> Any:
             # The trainer must compute the probabilities that the sampler drew from.
             module.p = 0.0
     return network.eval()
+
+
+def _refuse_quantised(path: str, config: Any) -> None:
+    """Rounded weights draw from another distribution than the one that is trained, and can't be trained themselves."""
+    quantised = getattr(config, "quantization_config", None)
+    if quantised is None:
+        return
+    method = quantised.get("quant_method") if isinstance(quantised, dict) else getattr(quantised, "quant_method", None)
+    raise ModelError(
+        f"the model {path!r} is quantised ({method or 'its config.json has a quantization_config'}): what it draws "
+        "can't be trained on exactly. Take the model it was made from, in float32, float16 or bfloat16"
+    )
 
 
 def _load_tokenizer(request: BackendRequest) -> Any:
