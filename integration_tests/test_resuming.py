@@ -1,11 +1,8 @@
 """A run that is killed anywhere goes on from its files, bit for bit, and says why where it can't."""
 
 import json
-import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,73 +10,8 @@ import pytest
 import torch
 
 import rllm
-import rllm.trace
 
-RLLM = str(Path(sys.executable).with_name("rllm"))
-
-AGENT = '''
-import asyncio, random
-import rllm
-import rllm.trace
-from openai import AsyncOpenAI
-
-
-@rllm.rollout
-async def solve(task):
-    """Two calls at once and one after them, with delays that no seed rules."""
-    async with AsyncOpenAI() as client:
-
-        async def ask(text):
-            await asyncio.sleep(random.random() * 0.02)
-            reply = await client.chat.completions.create(model="policy", messages=[{"role": "user", "content": text}])
-            return reply.choices[0].message.content
-
-        heard = await asyncio.gather(ask("First: " + task.prompt), ask("Second: " + task.prompt))
-        return await ask(task.prompt + " | ".join(heard))
-
-
-@rllm.evaluator
-def grade(task, episode):
-    return (sum(map(ord, episode.output)) % 7) / 7
-'''
-
-SETTINGS = (
-    *("steps=16", "batch_tasks=2", "group_size=3", "sampling.max_tokens=8", "optimizer.lr=1e-3", "validation.limit=4"),
-    *("validation.every_steps=3", "checkpoint.every_s=0", "tinker.deterministic=true", "tinker.threads=1"),
-)
-RUN = ("chain_sum", "--model", "rllm-tiny", "--agent", "agent.py:solve", "--evaluator", "agent.py:grade", *SETTINGS)
-
-
-@pytest.fixture
-def here(tmp_path) -> Path:
-    (tmp_path / "agent.py").write_text(AGENT)
-    return tmp_path
-
-
-def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [RLLM, "train", *arguments], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-        env=os.environ | {"PYTHONUNBUFFERED": "1"},
-    )  # fmt: skip
-
-
-def finish(process: subprocess.Popen[str], code: int = 0) -> str:
-    output = process.communicate(timeout=200)[0]
-    assert process.returncode == code, output
-    return output
-
-
-def metrics(run: Path) -> list[dict]:
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    return [{k: v for k, v in line.items() if not k.startswith("time/")} for line in lines]
-
-
-def outcome(run: Path) -> tuple[bytes, list[dict], list[tuple]]:
-    """Weights, metrics and episodes of a finished run; what is random or a time is left out."""
-    with_store = rllm.trace.TraceStore(run / "traces.sqlite")
-    episodes = [(e.task.id, e.sample, e.output, e.reward.value if e.reward else None) for e in with_store.episodes()]
-    with_store.close()
-    return (run / "model" / "model.safetensors").read_bytes(), metrics(run), sorted(episodes, key=str)
+from .conftest import RUN, finish, metrics, outcome, start
 
 
 def kill_again_and_again(here: Path, kills: int, seed: int) -> None:

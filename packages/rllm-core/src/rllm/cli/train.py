@@ -2,6 +2,8 @@
 
 __all__ = ["command"]
 
+import signal
+import sys
 from typing import Any
 
 import click
@@ -43,9 +45,17 @@ def command(
     layer = as_options(tasks, settings, options)
     result = AgentTrainer(config=config, settings=layer, resume=resume, allow_changes=allow_changes).train()
     click.echo(_closing(result))
+    if result.stopped_by is not None:
+        # As a shell or a scheduler has it for a program that a signal ended.
+        sys.exit(128 + signal.Signals[result.stopped_by])
 
 
 def _closing(result: Any) -> str:
+    if result.stopped_by is not None:
+        return (
+            f"stopped by {result.stopped_by} after {result.steps} steps, which are saved\n"
+            f"go on with: rllm train --resume {result.run_dir}"
+        )
     lines = [f"trained {result.steps} steps in {result.training_s:.0f} s"]
     before, after = result.before, result.after
     if before is not None and after is not None:

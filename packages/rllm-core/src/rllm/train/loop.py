@@ -11,6 +11,7 @@ that was stopped goes on from its newest checkpoint, and does again, bit for bit
 
 __all__ = ["TrainResult", "train"]
 
+import contextlib
 import dataclasses
 import itertools
 import logging
@@ -41,6 +42,7 @@ from rllm.train.metrics import UpdateReport, rollout_metrics, update_metrics
 from rllm.train.resuming import check_same_run, identity_of
 from rllm.train.run import Run, TrainResult, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
+from rllm.train.stopping import RunStopped, Stopping
 from rllm.train.validating import validate, validate_if_due
 from rllm.types import Episode, Row, Task
 
@@ -57,12 +59,14 @@ async def train(
     console: Console | None = None,
     resume: bool = False,
     allow_changes: bool = False,
+    stopping: Stopping | None = None,
 ) -> TrainResult:
     """A whole training run. ``tasks``, ``agent`` and ``evaluator`` may be Python objects instead of the config's names.
 
     ``resume`` goes on with the run in ``config.run_dir``; what was started with other settings, another agent or other
-    tasks is refused, but for ``allow_changes``. Raises an RLLMError with what to do; what was finished by then
-    (metrics, traces, a checkpoint, and the model where at least one update was made) is in the run's folder.
+    tasks is refused, but for ``allow_changes``. ``stopping`` may ask it to end early. Raises an RLLMError with what to
+    do; what was finished by then (metrics, traces, a checkpoint, and the model where at least one update was made) is
+    in the run's folder.
     """
     check_config(config, plugins)
     find_model(config.model)  # an unknown name is said before the run has a folder
@@ -115,10 +119,11 @@ async def train(
                     display.say(f"going on after step {cursor.steps}")
                 run = Run(
                     *(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total),
-                    *(checkpoints, cursor),
+                    *(checkpoints, stopping or Stopping(), cursor),
                     has_updated=cursor.steps > 0,
                 )
-                result = await _train(run, train_tasks)
+                with run.stopping.attached(display.say):
+                    result = await _train(run, train_tasks)
                 checkpoints.finish()
         folder.write_json("report.json", result.as_dict())
         return result
@@ -144,21 +149,17 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
         )
         if constant is not None:
             run.display.say(f"the best constant answer is {constant[0]!r}: reward {constant[1]:.3f}")
+    after: Summary | None = None
+    is_whole = False
     try:
-        await validate_if_due(run)
-        watch = BugWatch()
-        for tasks in itertools.islice(task_batches(train_tasks, config.batch_tasks, config.seed), run.steps, None):
-            if run.total_steps is not None and run.steps >= run.total_steps:
-                break
-            if config.time_limit_s is not None and run.cursor.training_s >= config.time_limit_s:
-                break
-            await _one_step(run, tasks, watch)
-            await validate_if_due(run)
-            if run.checkpoints.is_due(run.steps):
-                await run.checkpoints.save(run.backend, run.cursor)
-        await run.checkpoints.save(run.backend, run.cursor)
-        after = await validate(run, "after")
-        await run.backend.export(run.folder.model)
+        with contextlib.suppress(RunStopped):
+            await _steps(run, train_tasks)
+            await run.checkpoints.save(run.backend, run.cursor)
+            after = await validate(run, "after")
+            is_whole = True
+        if run.has_updated:
+            await run.checkpoints.save(run.backend, run.cursor)
+            await run.backend.export(run.folder.model)
     except BaseException:
         await save_what_there_is(run)
         raise
@@ -166,13 +167,31 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
     return TrainResult(
         tasks=run.parts.source.name,
         run_dir=str(run.folder.path),
-        model_dir=str(run.folder.model),
+        model_dir=str(run.folder.model) if run.has_updated else None,
         steps=run.steps,
         training_s=run.cursor.training_s,
         before=None if before is None else Summary.from_dict(before),
         after=after,
         constant=constant,
+        stopped_by=None if is_whole else run.stopping.by,
     )
+
+
+async def _steps(run: Run, train_tasks: Sequence[Task]) -> None:
+    """Batch after batch, up to the limit that is reached first. Raises RunStopped between two where one asks for it."""
+    config, watch = run.config, BugWatch()
+    await validate_if_due(run)
+    for tasks in itertools.islice(task_batches(train_tasks, config.batch_tasks, config.seed), run.steps, None):
+        if run.total_steps is not None and run.steps >= run.total_steps:
+            break
+        if config.time_limit_s is not None and run.cursor.training_s >= config.time_limit_s:
+            break
+        if run.stopping.by is not None:
+            raise RunStopped
+        await _one_step(run, tasks, watch)
+        await validate_if_due(run)
+        if run.checkpoints.is_due(run.steps):
+            await run.checkpoints.save(run.backend, run.cursor)
 
 
 async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:

@@ -18,6 +18,7 @@ from rllm.protocols import TrainBackend
 from rllm.rollouts import RolloutRunner
 from rllm.train.checkpoints import Checkpoints, Cursor
 from rllm.train.display import Display
+from rllm.train.stopping import Stopping
 from rllm.types import SamplingParams, Task
 
 
@@ -27,8 +28,8 @@ class TrainResult:
 
     tasks: str
     run_dir: str
-    model_dir: str
-    """The trained model, a Hugging Face folder."""
+    model_dir: str | None
+    """The trained model, a Hugging Face folder; None where the run was stopped before its first update."""
     steps: int
     """Batches trained on."""
     training_s: float
@@ -38,6 +39,8 @@ class TrainResult:
     after: Summary | None
     constant: tuple[str, float] | None
     """The best constant answer on the held-out tasks and its reward."""
+    stopped_by: str | None = None
+    """What asked the run to stop before its end (``SIGINT``, ``SIGTERM``, ``stop()``); it can be resumed."""
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data for a JSON file."""
@@ -60,6 +63,7 @@ class Run:
     held_out: Sequence[Task]
     total_steps: int | None
     checkpoints: Checkpoints
+    stopping: Stopping
     cursor: Cursor
     """Of the last moment between two steps."""
     is_between: bool = True
@@ -81,6 +85,9 @@ class Run:
 
 async def save_what_there_is(run: Run) -> None:
     """Of a run that is being stopped by an error, which is the one to be raised: what fails here is only said."""
+    if run.stopping.is_now:
+        run.display.say(f"stopped at once, in step {run.steps + 1}; go on with: rllm train --resume {run.folder.path}")
+        return
     if not run.has_updated:
         return
     try:

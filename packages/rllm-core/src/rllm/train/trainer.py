@@ -15,6 +15,7 @@ from rllm.configure import read_config_file, resolve_config
 from rllm.errors import ConfigError
 from rllm.plugins import PluginManager, get_plugins
 from rllm.train.loop import TrainResult, train
+from rllm.train.stopping import Stopping
 
 
 class AgentTrainer:
@@ -28,6 +29,9 @@ class AgentTrainer:
 
     ``resume`` names the folder of a run that was stopped: it goes on with that run's settings, from its newest
     checkpoint, with the same agent, evaluator and tasks, unless ``allow_changes``.
+
+    ``train()`` hears Ctrl-C and SIGTERM: the first lets the step end, saves, and returns what there is; the second
+    raises KeyboardInterrupt at once. ``train_async()`` leaves signals to its caller, who has ``stop()``.
 
     Raises ConfigError at once for settings that can't be honoured.
     """
@@ -63,6 +67,7 @@ class AgentTrainer:
             layers = [_settings_of_run(resume), *layers, {"run_dir": resume}]
         self.config = resolve_config(TrainConfig, layers, self._plugins)
         self._console = console
+        self._stopping = Stopping()
         if not self.config.tasks and "tasks" not in self._objects:
             raise ConfigError(
                 "no tasks are given: name some of `rllm task list` (for example chain_sum), or a JSONL file"
@@ -70,21 +75,47 @@ class AgentTrainer:
 
     def train(self) -> TrainResult:
         """Train to the end, and return what it came to. Also works where an event loop is running (a notebook)."""
+        self._stopping = Stopping(listens=True)
         try:
-            asyncio.get_running_loop()
-        except RuntimeError:
-            return asyncio.run(self.train_async())
-        with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-train") as pool:
-            return pool.submit(lambda: asyncio.run(self.train_async())).result()
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                return asyncio.run(self._train())
+            return self._train_in_a_thread()
+        except asyncio.CancelledError:
+            if self._stopping.is_now:
+                raise KeyboardInterrupt from None
+            raise
 
     async def train_async(self) -> TrainResult:
         """The same, to be awaited."""
+        self._stopping = Stopping()
+        return await self._train()
+
+    def stop(self) -> None:
+        """Ask a run that is going on to end after its step and save, from any thread; twice, to end at once."""
+        self._stopping.ask("stop()")
+
+    def _train_in_a_thread(self) -> TrainResult:
+        with concurrent.futures.ThreadPoolExecutor(max_workers=1, thread_name_prefix="rllm-train") as pool:
+            training = pool.submit(lambda: asyncio.run(self._train()))
+            while True:
+                try:
+                    return training.result()
+                except KeyboardInterrupt:
+                    # Interrupting a notebook's cell reaches this thread alone.
+                    if training.done():
+                        raise
+                    self._stopping.ask("SIGINT")
+
+    async def _train(self) -> TrainResult:
         return await train(
             self.config,
             self._plugins,
             console=self._console,
             resume=self._resumes,
             allow_changes=self._allows_changes,
+            stopping=self._stopping,
             **self._objects,
         )
 

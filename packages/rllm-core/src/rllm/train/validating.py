@@ -25,7 +25,10 @@ async def validate_if_due(run: Run) -> None:
 
 
 async def validate(run: Run, when: str) -> Summary | None:
-    """Held-out tasks, with the same seeds each time; None where there are none."""
+    """Held-out tasks, with the same seeds each time; None where there are none.
+
+    Raises RunStopped where the run is asked to stop: resuming does it again from its start.
+    """
     if not run.held_out:
         return None
     settings = run.config.validation
@@ -36,8 +39,12 @@ async def validate(run: Run, when: str) -> Summary | None:
     def progress(done: int, total: int, episode: Episode) -> None:
         run.display.progress(f"validation {when}:", done, total)
 
-    summary, episodes = await evaluate(
-        run.runner, run.held_out, settings.samples, sampling, run.serving.store, progress=progress, phase="validation"
+    summary, episodes = await run.stopping.unless_asked(
+        evaluate(
+            *(run.runner, run.held_out, settings.samples, sampling, run.serving.store),
+            progress=progress,
+            phase="validation",
+        )
     )
     if run.steps == 0:
         BugWatch().check(episodes)
