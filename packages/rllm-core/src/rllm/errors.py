@@ -17,6 +17,7 @@ expects. A message is a sentence: what happened, with which value, and what to d
     ├── NothingToTrainError (RuntimeError)  no token of the batch may be trained on
     ├── BackendError (RuntimeError)         the engine failed, or was asked for what it can't do
     ├── CheckpointError (OSError)           a checkpoint can't be written, or there is none to resume from
+    ├── RunFolderError (OSError)            another file of a run can't be written
     └── TraceStoreError (OSError)           the trace store can't be read or written
 """
 
@@ -31,6 +32,7 @@ __all__ = [
     "PluginError",
     "RLLMError",
     "RolloutError",
+    "RunFolderError",
     "SessionError",
     "TaskError",
     "TemplateError",
@@ -117,6 +119,10 @@ class BackendError(RLLMError, RuntimeError):
 
 class CheckpointError(RLLMError, OSError):
     """A checkpoint can't be written, or there is none to resume from."""
+
+
+class RunFolderError(RLLMError, OSError):
+    """A file of a run (configuration, metrics, report, model) can't be written; the message names it."""
 
 
 class TraceStoreError(RLLMError, OSError):

@@ -2,9 +2,12 @@
 
 __all__ = ["RunFolder"]
 
+import contextlib
 import json
 import logging
 import os
+import shutil
+import sys
 import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
@@ -14,13 +17,13 @@ from typing import Any
 import yaml
 from filelock import FileLock, Timeout
 
-from rllm.errors import ConfigError
+from rllm.errors import ConfigError, RunFolderError
 
 
 class RunFolder:
     """The files of one run, for one process at a time. ``resumes``: it holds the run already, else it must not.
 
-    Raises ConfigError.
+    Raises ConfigError, or RunFolderError where the disk does not take it.
     """
 
     def __init__(self, path: Path, *, resumes: bool = False) -> None:
@@ -37,18 +40,19 @@ class RunFolder:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(path / ".lock")
             self._lock.acquire(timeout=0)
+            self._handler = _LogFile(path / "log.txt", encoding="utf-8")
+            # Unbuffered: what could not be written is known at once, and is not tried again later.
+            self._metrics = (path / "metrics.jsonl").open("ab", buffering=0)
         except Timeout:
             raise ConfigError(f"the run in {str(path)!r} is being worked on by another process") from None
         except OSError as error:
-            raise ConfigError(f"the run's folder {str(path)!r} can't be made: {error.strerror}") from error
-        self._handler = logging.FileHandler(path / "log.txt", encoding="utf-8")
+            raise RunFolderError(f"the run's folder {str(path)!r} can't be made: {_reason(error)}") from error
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger = logging.getLogger("rllm")
         if logger.level == logging.NOTSET:
             # The log holds more than warnings, unless the user has set a level. The console stays at warnings.
             logger.setLevel(logging.INFO)
         logger.addHandler(self._handler)
-        self._metrics = (path / "metrics.jsonl").open("a", encoding="utf-8")
 
     @property
     def traces(self) -> Path:
@@ -62,9 +66,7 @@ class RunFolder:
 
     def write_config(self, settings: Mapping[str, Any]) -> None:
         """``config.yaml`` as resolved (``rllm train --config`` takes it back), and the versions it ran with."""
-        partial = self.path / "config.yaml.partial"
-        partial.write_text(yaml.safe_dump(dict(settings), sort_keys=False), encoding="utf-8")
-        partial.replace(self.path / "config.yaml")
+        self._replace("config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
         self.write_json("versions.json", _versions())
 
     @property
@@ -83,22 +85,66 @@ class RunFolder:
         self._metrics.seek(0, os.SEEK_END)
 
     def append_metrics(self, metrics: Mapping[str, Any]) -> None:
-        """One line of ``metrics.jsonl``, in the file when this returns."""
-        self._metrics.write(json.dumps(metrics) + "\n")
-        self._metrics.flush()
+        """One line of ``metrics.jsonl``, in the file when this returns. Raises RunFolderError."""
+        line = memoryview((json.dumps(metrics) + "\n").encode())
+        try:
+            while line:
+                line = line[self._metrics.write(line) :]
+        except OSError as error:
+            raise self._unwritten("metrics.jsonl", error) from error
 
     def write_json(self, name: str, data: Mapping[str, Any]) -> None:
-        """A JSON file, replaced whole."""
+        """A JSON file, replaced whole. Raises RunFolderError."""
+        self._replace(name, json.dumps(data, indent=2) + "\n")
+
+    def replace_model(self, partial: Path) -> None:
+        """Put the model that was written to ``partial`` in the place of the one before."""
+        try:
+            shutil.rmtree(self.model, ignore_errors=True)
+            partial.replace(self.model)
+        except OSError as error:
+            raise self._unwritten(self.model.name, error) from error
+
+    def _replace(self, name: str, text: str) -> None:
         partial = self.path / f"{name}.partial"
-        partial.write_text(json.dumps(data, indent=2) + "\n", encoding="utf-8")
-        partial.replace(self.path / name)
+        try:
+            partial.write_text(text, encoding="utf-8")
+            partial.replace(self.path / name)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise self._unwritten(name, error) from error
+
+    def _unwritten(self, name: str, error: OSError) -> RunFolderError:
+        return RunFolderError(
+            f"{str(self.path / name)!r} can't be written: {_reason(error)}. Free space there, or choose another "
+            "run_dir; a run that was going on can be resumed"
+        )
 
     def close(self) -> None:
         """Close the files; the logger lets go of the log."""
         self._metrics.close()
         logging.getLogger("rllm").removeHandler(self._handler)
-        self._handler.close()
+        with contextlib.suppress(OSError):
+            self._handler.close()
         self._lock.release()
+
+
+class _LogFile(logging.FileHandler):
+    """A log that can't be written is no reason to end a run, nor for a traceback per line: it is said once."""
+
+    _has_failed = False
+
+    def handleError(self, record: logging.LogRecord) -> None:
+        error = sys.exc_info()[1]
+        if not isinstance(error, OSError):
+            super().handleError(record)
+        elif not self._has_failed:
+            self._has_failed = True
+            sys.stderr.write(f"the log {self.baseFilename} can't be written and lacks lines: {_reason(error)}\n")
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or str(error)
 
 
 def default_run_dir(tasks: str, kind: str) -> Path:

@@ -40,7 +40,7 @@ from rllm.train.checks import check_capabilities, check_config, check_limits, ch
 from rllm.train.display import Display
 from rllm.train.metrics import UpdateReport, rollout_metrics, update_metrics
 from rllm.train.resuming import check_same_run, identity_of
-from rllm.train.run import Run, TrainResult, save_what_there_is
+from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
 from rllm.train.stopping import RunStopped, Stopping
 from rllm.train.validating import validate, validate_if_due
@@ -159,7 +159,7 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
             is_whole = True
         if run.has_updated:
             await run.checkpoints.save(run.backend, run.cursor)
-            await run.backend.export(run.folder.model)
+            await export_model(run)
     except BaseException:
         await save_what_there_is(run)
         raise

@@ -1,14 +1,16 @@
 """What the steps of one run share, and what comes of it."""
 
-__all__ = ["Run", "TrainResult", "save_what_there_is"]
+__all__ = ["Run", "TrainResult", "export_model", "save_what_there_is"]
 
+import asyncio
 import dataclasses
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rllm.config import TrainConfig
-from rllm.errors import RLLMError
+from rllm.errors import RLLMError, RunFolderError
 from rllm.evals.folder import RunFolder
 from rllm.evals.runner import Parts
 from rllm.evals.serving import Serving
@@ -83,6 +85,24 @@ class Run:
         self.is_between = True
 
 
+async def export_model(run: Run) -> None:
+    """The model as it is now, in the run's folder; the one that was there before goes when it is whole.
+
+    Raises RunFolderError where the disk does not take it.
+    """
+    partial = run.folder.model.with_name("model.partial")
+    try:
+        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+        await run.backend.export(partial)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise RunFolderError(
+            f"the model can't be written to {str(run.folder.model)!r}: {error.strerror or error}. Free space there and "
+            "resume; what the checkpoints hold is whole"
+        ) from error
+    run.folder.replace_model(partial)
+
+
 async def save_what_there_is(run: Run) -> None:
     """Of a run that is being stopped by an error, which is the one to be raised: what fails here is only said."""
     if run.stopping.is_now:
@@ -93,7 +113,7 @@ async def save_what_there_is(run: Run) -> None:
     try:
         if run.is_between:
             await run.checkpoints.save(run.backend, run.cursor)
-        await run.backend.export(run.folder.model)
+        await export_model(run)
         run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
     except (RLLMError, OSError) as error:
         run.display.say(f"stopped after {run.steps} steps; what was done since the last checkpoint is lost: {error}")

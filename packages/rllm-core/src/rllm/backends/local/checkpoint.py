@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from rllm.backends.local.export import disk_errors
 from rllm.backends.local.policy import Policy
 from rllm.errors import BackendError
 
@@ -36,11 +36,8 @@ def save_state(policy: Policy, optimizer: torch.optim.AdamW | None, version: int
         ("weights.safetensors", {name: p.detach().contiguous() for name, p in trained.items()}),
         ("optimizer.safetensors", held),
     ):
-        try:
+        with disk_errors(folder / file):
             save_file(tensors, folder / file)
-        except SafetensorError as error:
-            # It wraps the operating system's error in its own.
-            raise OSError(None, str(error), str(folder / file)) from error
     (folder / "state.json").write_text(json.dumps({"version": version}) + "\n", encoding="utf-8")
 
 

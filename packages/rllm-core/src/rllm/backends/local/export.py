@@ -1,7 +1,9 @@
 """Writing a policy as a Hugging Face folder that ``from_pretrained`` loads, LoRA merged into the weights."""
 
-__all__ = ["export_policy"]
+__all__ = ["disk_errors", "export_policy"]
 
+import contextlib
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +29,25 @@ def export_policy(policy: Policy, tokenizer: Any, path: Path) -> None:
     with_bar = is_progress_bar_enabled()
     disable_progress_bar()
     try:
-        network.save_pretrained(path, state_dict=merged_weights(network))
+        with disk_errors(path):
+            network.save_pretrained(path, state_dict=merged_weights(network))
+            tokenizer.save_pretrained(path)
     finally:
         if with_bar:
             enable_progress_bar()
-    tokenizer.save_pretrained(path)
+
+
+@contextlib.contextmanager
+def disk_errors(path: Path) -> Generator[None]:
+    """The operating system's errors as OSError also where a library in Rust wraps them in an error of its own."""
+    try:
+        yield
+    except OSError:
+        raise
+    except Exception as error:
+        if "os error" in str(error):
+            raise OSError(None, str(error), str(path)) from error
+        raise
 
 
 def merged_weights(network: Any) -> dict[str, torch.Tensor]:
