@@ -10,6 +10,7 @@ import click
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("rllm.cli.train", "Train a model on tasks with reinforcement learning."),
     "eval": ("rllm.cli.eval", "Evaluate a model on tasks."),
+    "run": ("rllm.cli.run", "List, show, compare and check runs."),
     "model": ("rllm.cli.model", "Set up, list and show models."),
     "task": ("rllm.cli.task", "List and show tasks."),
 }

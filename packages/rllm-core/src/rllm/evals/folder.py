@@ -1,6 +1,6 @@
 """A run is a folder: the configuration as resolved, the metrics, the trace, the log, the trained model."""
 
-__all__ = ["RunFolder"]
+__all__ = ["RunFolder", "default_run_dir", "read_metrics"]
 
 import contextlib
 import json
@@ -145,6 +145,13 @@ class _LogFile(logging.FileHandler):
 
 def _reason(error: OSError) -> str:
     return error.strerror or str(error)
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``, but for one that was half written when the run died."""
+    file = path / "metrics.jsonl"
+    lines = file.read_bytes().splitlines(keepends=True) if file.exists() else []
+    return [json.loads(line) for line in lines if line.endswith(b"\n")]
 
 
 def default_run_dir(tasks: str, kind: str) -> Path:

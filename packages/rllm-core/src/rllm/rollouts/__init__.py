@@ -1,7 +1,7 @@
 """``@rollout`` and the running of rollouts."""
 
-__all__ = ["NO_EVALUATOR", "BugWatch", "Rollout", "RolloutRunner", "as_flow", "rollout"]
+__all__ = ["NO_EVALUATOR", "BugWatch", "Rollout", "RolloutRunner", "RunnerStats", "as_flow", "rollout"]
 
 from rllm.rollouts.failures import BugWatch
 from rllm.rollouts.flow import Rollout, as_flow, rollout
-from rllm.rollouts.runner import NO_EVALUATOR, RolloutRunner
+from rllm.rollouts.runner import NO_EVALUATOR, RolloutRunner, RunnerStats

@@ -49,6 +49,10 @@ class RunnerStats:
     retries: int = 0
     overridden: Counter[str] = field(default_factory=Counter)
     """Request fields that the run's sampling replaced."""
+    regraded: int = 0
+    """Rollouts that were graded twice,"""
+    changed: int = 0
+    """and those of them that got another grade the second time."""
 
 
 class RolloutRunner:
@@ -76,17 +80,19 @@ class RolloutRunner:
         is_training: bool,
         phase: str,
         on_episode: OnEpisode | None = None,
+        regrade: int = 0,
     ) -> list[Episode]:
         """``samples`` rollouts of each task, ordered by task and sample whatever order they ended in.
 
         ``phase`` (the batch or validation they belong to) enters each call's seed, so that no two phases draw the
-        same. ``on_episode`` is called as each ends.
+        same. ``on_episode`` is called as each ends. The first ``regrade`` rollouts are graded twice, to see whether the
+        evaluator says the same (``stats``).
         """
         limit = asyncio.Semaphore(self.config.concurrency)
 
-        async def one(task: Task, sample: int) -> Episode:
+        async def one(task: Task, sample: int, index: int) -> Episode:
             async with limit:
-                episode = await self._rollout(task, sample, sampling, is_training, phase)
+                episode = await self._rollout(task, sample, sampling, is_training, phase, grades=1 + (index < regrade))
             self._count(episode)
             self.plugins.notify("rllm_episode_finished", episode=episode)
             if on_episode is not None:
@@ -95,7 +101,8 @@ class RolloutRunner:
 
         instrument_openai()
         with rollouts_running(), carry_context():
-            jobs = [asyncio.create_task(one(task, sample)) for task in tasks for sample in range(samples)]
+            wanted = [(task, sample) for task in tasks for sample in range(samples)]
+            jobs = [asyncio.create_task(one(task, sample, index)) for index, (task, sample) in enumerate(wanted)]
             try:
                 return await asyncio.gather(*jobs)
             except BaseException:
@@ -112,7 +119,7 @@ class RolloutRunner:
             self.stats.overridden.update(step.overridden)
 
     async def _rollout(
-        self, task: Task, sample: int, sampling: SamplingParams, is_training: bool, phase: str
+        self, task: Task, sample: int, sampling: SamplingParams, is_training: bool, phase: str, *, grades: int
     ) -> Episode:
         started = time.monotonic()
         attempt = 0
@@ -139,7 +146,7 @@ class RolloutRunner:
                 break
             attempt += 1
         episode = self._assemble(task, sample, session, steps, returned, failure)
-        episode = await self._graded(episode, state)
+        episode = await self._graded(episode, state, grades)
         return episode.model_copy(update={"attempts": attempt + 1, "duration_s": time.monotonic() - started})
 
     async def _call_flow(
@@ -199,7 +206,7 @@ class RolloutRunner:
             failure=failure,
         )
 
-    async def _graded(self, episode: Episode, state: SessionState) -> Episode:
+    async def _graded(self, episode: Episode, state: SessionState, grades: int) -> Episode:
         if episode.failure is not None:
             rule = rule_for(episode.failure, state, self.config.on_failure)
             if rule != "grade" or self.evaluator is None:
@@ -215,7 +222,18 @@ class RolloutRunner:
                 return episode  # a failed rollout that can't be graded gets failure_reward when groups are made
             failure = Failure(kind="evaluator_error", message=str(error), traceback=_cause_of(error))
             return episode.model_copy(update={"failure": failure})
+        if grades > 1:
+            await self._grade_again(self.evaluator, episode, reward)
         return episode.model_copy(update={"reward": None if reward is None else as_reward(reward)})
+
+    async def _grade_again(self, evaluator: Evaluator, episode: Episode, reward: Reward | None) -> None:
+        self.stats.regraded += 1
+        try:
+            again = await grade(evaluator, episode.task, episode, timeout_s=self.config.evaluator_timeout_s)
+        except EvaluatorError:
+            self.stats.changed += 1
+            return
+        self.stats.changed += (again and again.value) != (reward and reward.value)
 
 
 def _cause_of(error: BaseException) -> str:

@@ -166,9 +166,11 @@ class TraceStore:
         )
         return [self._step(StepRow(*row)) for row in rows]
 
-    def episodes(self) -> list[Episode]:
-        """All episodes in the order in which they were written, with their steps."""
-        return [self._episode(*row) for row in self._read("SELECT id, record FROM episodes ORDER BY rowid")]
+    def episodes(self, newest: int | None = None) -> list[Episode]:
+        """All episodes, or the newest so many, in the order in which they were written, with their steps."""
+        limit = -1 if newest is None else newest
+        rows = self._read("SELECT id, record FROM episodes ORDER BY rowid DESC LIMIT ?", limit)
+        return [self._episode(*row) for row in reversed(rows)]
 
     def _episode(self, episode_id: str, record: str) -> Episode:
         sessions: dict[str, dict[str, Step]] = {}
@@ -191,7 +193,7 @@ class TraceStore:
                 f"{self.path} is damaged: step {row.key!r} of session {row.session_id!r} can't be read: {error}"
             ) from error
 
-    def _read(self, query: str, *values: str) -> list[tuple[Any, ...]]:
+    def _read(self, query: str, *values: str | int) -> list[tuple[Any, ...]]:
         with self._reader_lock, self._failures():
             return self._reader.execute(query, values).fetchall()
 

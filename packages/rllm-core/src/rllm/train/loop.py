@@ -26,7 +26,7 @@ from rllm.config import TrainConfig
 from rllm.configure import describe_settings
 from rllm.errors import RLLMError
 from rllm.evals.baseline import best_constant_answer
-from rllm.evals.folder import RunFolder, default_run_dir
+from rllm.evals.folder import RunFolder, default_run_dir, read_metrics
 from rllm.evals.runner import resolve_parts, sampling_params
 from rllm.evals.serving import open_serving
 from rllm.evals.statistics import Summary
@@ -38,15 +38,19 @@ from rllm.train.batch import Batch, require_targets, to_batch
 from rllm.train.checkpoints import Checkpoint, Checkpoints, Cursor
 from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
 from rllm.train.display import Display
-from rllm.train.metrics import UpdateReport, rollout_metrics, update_metrics
+from rllm.train.metrics import UpdateReport, regrading_metrics, rollout_metrics, task_metrics, update_metrics
 from rllm.train.resuming import check_same_run, identity_of
 from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
+from rllm.train.signal_report import signal_report
 from rllm.train.stopping import RunStopped, Stopping
 from rllm.train.validating import validate, validate_if_due
 from rllm.types import Episode, Row, Task
 
 log = logging.getLogger("rllm.train")
+
+REGRADED = 8
+"""Rollouts of the first batch that are graded twice: an evaluator that throws dice is said."""
 
 
 async def train(
@@ -114,6 +118,8 @@ async def train(
                 cursor = dataclasses.replace(cursor, identity=identity)
                 serving.store.rewind(cursor.traces)
                 folder.rewind_metrics(cursor.metrics_bytes)
+                if start is None:
+                    folder.append_metrics({"step": 0, **task_metrics(train_tasks, held_out)})
                 if start is not None:
                     await backend.restore(start.backend)
                     display.say(f"going on after step {cursor.steps}")
@@ -126,6 +132,8 @@ async def train(
                     result = await _train(run, train_tasks)
                 checkpoints.finish()
         folder.write_json("report.json", result.as_dict())
+        for finding in result.findings:
+            display.say(f"signal: {finding}")
         return result
     except BaseException as raised:
         error = raised
@@ -174,6 +182,7 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
         after=after,
         constant=constant,
         stopped_by=None if is_whole else run.stopping.by,
+        findings=signal_report(read_metrics(run.folder.path)),
     )
 
 
@@ -212,6 +221,7 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
         is_training=True,
         phase=f"train/{run.steps}",
         on_episode=on_episode,
+        regrade=REGRADED if run.steps == 0 else 0,
     )
     rolled_out = time.monotonic()
     watch.check(episodes)
@@ -228,6 +238,7 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
         "version": version,
         "lr": learning_rate(config.optimizer, run.steps, run.total_steps),
         **rollout_metrics(episodes, rolled_out - started, group_size=config.group_size),
+        **regrading_metrics(run.runner.stats),
         **batch.metrics,
         **update_metrics(results, now - rolled_out),
         "time/step_s": now - started,

@@ -1,7 +1,8 @@
 """A batch in numbers: what goes into ``metrics.jsonl`` and onto the display. Names are ``area/what``."""
 
-__all__ = ["UpdateReport", "rollout_metrics", "update_metrics"]
+__all__ = ["UpdateReport", "regrading_metrics", "rollout_metrics", "task_metrics", "update_metrics"]
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -9,7 +10,9 @@ import numpy as np
 
 from rllm.evals.statistics import graded_value, pass_at_k
 from rllm.protocols import StepResult
-from rllm.types import Episode, Row
+from rllm.rollouts import RunnerStats
+from rllm.tasks.text import normalise
+from rllm.types import Episode, Row, Task
 
 Metrics = dict[str, float]
 
@@ -23,6 +26,23 @@ class UpdateReport:
     version: int
     """Of the policy after the update."""
     metrics: Mapping[str, float]
+
+
+def task_metrics(train: Sequence[Task], held_out: Sequence[Task]) -> Metrics:
+    """How many questions there are, and how many stand on both sides but for case, spaces and punctuation."""
+    asked = {question_of(task) for task in train}
+    shared = sum(question_of(task) in asked for task in held_out if task.prompt)
+    return {"tasks/train": len(train), "tasks/held_out": len(held_out), "tasks/shared": shared}
+
+
+def question_of(task: Task) -> str:
+    """A task's question, without what does not make another of it."""
+    return " ".join(re.findall(r"[^\W_]+|[-+*/=<>^%]", normalise(task.prompt)))
+
+
+def regrading_metrics(stats: RunnerStats) -> Metrics:
+    """Of the rollouts that were graded twice, where some were."""
+    return {"evaluator/regraded": stats.regraded, "evaluator/changed": stats.changed} if stats.regraded else {}
 
 
 def rollout_metrics(episodes: Sequence[Episode], seconds: float, *, group_size: int) -> Metrics:
@@ -54,12 +74,31 @@ def rollout_metrics(episodes: Sequence[Episode], seconds: float, *, group_size: 
         whole = [pass_at_k(len(g), sum(g), group_size) for g in by_task.values() if len(g) >= group_size]
         if whole:
             metrics[f"reward/pass@{group_size}"] = float(np.mean(whole))
+    correlation = _length_correlation(episodes)
+    if correlation is not None:
+        metrics["reward/length_correlation"] = correlation
     for kind in sorted({e.failure.kind for e in episodes if e.failure is not None}):
         metrics[f"failure/{kind}"] = sum(e.failure is not None and e.failure.kind == kind for e in episodes)
     for name in sorted({n for e in episodes if e.reward for n in e.reward.signals}):
         parts = [e.reward.signals[name] for e in episodes if e.reward and name in e.reward.signals]
         metrics[f"signal/{name}"] = float(np.mean(parts))
     return metrics
+
+
+def _length_correlation(episodes: Sequence[Episode]) -> float | None:
+    """Pearson's, of rewards and sampled tokens, each less its task's mean; None where either does not vary."""
+    by_task: dict[str, list[tuple[float, int]]] = {}
+    for episode in episodes:
+        value, _ = graded_value(episode)
+        if value is not None:
+            tokens = sum(len(step.completion_ids) for step in episode.steps)
+            by_task.setdefault(episode.task.id, []).append((value, tokens))
+    centred = [np.array(pairs, np.float64) - np.mean(pairs, axis=0) for pairs in by_task.values()]
+    if not centred:
+        return None
+    rewards, lengths = np.concatenate(centred).T
+    scale = float(np.sqrt((rewards @ rewards) * (lengths @ lengths)))
+    return float(rewards @ lengths) / scale if scale > 1e-9 else None
 
 
 def update_metrics(results: Sequence[tuple[StepResult, Sequence[Row]]], seconds: float) -> Metrics:

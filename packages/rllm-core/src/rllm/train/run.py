@@ -20,6 +20,7 @@ from rllm.protocols import TrainBackend
 from rllm.rollouts import RolloutRunner
 from rllm.train.checkpoints import Checkpoints, Cursor
 from rllm.train.display import Display
+from rllm.train.signal_report import Finding
 from rllm.train.stopping import Stopping
 from rllm.types import SamplingParams, Task
 
@@ -43,6 +44,8 @@ class TrainResult:
     """The best constant answer on the held-out tasks and its reward."""
     stopped_by: str | None = None
     """What asked the run to stop before its end (``SIGINT``, ``SIGTERM``, ``stop()``); it can be resumed."""
+    findings: Sequence[Finding] = ()
+    """Why the run may have learnt little; none where its signal is sound."""
 
     def as_dict(self) -> dict[str, Any]:
         """As plain data for a JSON file."""

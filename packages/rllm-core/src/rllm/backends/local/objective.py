@@ -79,12 +79,13 @@ def objective(logprobs: Tensor, entropies: Tensor, arrays: TargetArrays, loss: L
         weights = importance_weights(old, arrays.sampler_logprobs, loss.ratio_cap)
         losses = losses * weights
         found["ratio_capped"] = (weights == loss.ratio_cap).float()
-    drift = current - arrays.sampler_logprobs
-    found["logprob_gap_mean"] = drift.abs()
-    found["kl_k1"] = -drift
-    found["kl_k3"] = k3(arrays.sampler_logprobs, current)
+    # Of the weights that were sampled from; how far the policy has moved since is the loss's to measure (approx_kl).
+    gap = old - arrays.sampler_logprobs
+    found["logprob_gap_mean"] = gap.abs()
+    found["kl_k1"] = -gap
+    found["kl_k3"] = k3(arrays.sampler_logprobs, old)
     measures.add(found)
-    measures.peak("logprob_gap_max", drift.abs())
+    measures.peak("logprob_gap_max", gap.abs())
     return (arrays.mask * losses).sum()
 
 
