@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TRANSFORMERS := 5.5.3 5.10.1
 READY := $(VENV)/.ready
 
-.PHONY: train test test-slow test-versions bench lint format clean
+.PHONY: train test test-slow test-versions test-loggers bench lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
@@ -20,10 +20,14 @@ test-slow: $(READY)  ## the learning runs, over an hour
 test-versions:  ## the engine's numbers on older releases of transformers, the oldest that we support among them
 	for version in $(TRANSFORMERS); do \
 	  $(PYTHON) -m venv $(VENV)-transformers-$$version && \
+	  $(VENV)-transformers-$$version/bin/python -m pip install --quiet --upgrade pip && \
 	  $(VENV)-transformers-$$version/bin/python -m pip install --quiet --constraint constraints.txt \
 	    --editable 'packages/rllm-core[train]' --group dev transformers==$$version && \
 	  $(VENV)-transformers-$$version/bin/python -m pytest -W default packages/rllm-core/tests/backends || exit 1; \
 	done
+
+test-loggers: $(VENV)-loggers/.ready  ## each logger against its real library
+	$(VENV)-loggers/bin/python -m pytest -W default integration_tests/test_loggers.py
 
 bench: $(VENV)-bench/.ready  ## our speed against the peers', about half an hour on a machine that does nothing else
 	for script in sampling update step; do $(VENV)-bench/bin/python benchmarks/$$script.py || exit 1; done
@@ -49,5 +53,13 @@ $(READY): pyproject.toml constraints.txt packages/rllm-core/pyproject.toml
 
 $(VENV)-bench/.ready: benchmarks/requirements.txt constraints.txt packages/rllm-core/pyproject.toml
 	$(PYTHON) -m venv $(VENV)-bench
+	$(VENV)-bench/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)-bench/bin/python -m pip install --constraint constraints.txt --editable 'packages/rllm-core[train]' --requirement benchmarks/requirements.txt
+	touch $@
+
+$(VENV)-loggers/.ready: pyproject.toml constraints.txt packages/rllm-core/pyproject.toml
+	$(PYTHON) -m venv $(VENV)-loggers
+	$(VENV)-loggers/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-loggers/bin/python -m pip install --quiet --constraint constraints.txt \
+	  --editable 'packages/rllm-core[train,tensorboard,wandb,trackio,mlflow]' --group dev
 	touch $@

@@ -38,7 +38,7 @@ def run_rllm(installed: Path, folder: Path, *arguments: str) -> tuple[subprocess
 
 TRAIN = (
     *("train", "counting", "--model", "rllm-tiny", "--agent", "asks", "--evaluator", "vowels"),
-    *("estimator=centred", "loss=plain", "backend=stranger"),
+    *("estimator=centred", "loss=plain", "backend=stranger", "loggers=journal"),
     *("steps=2", "batch_tasks=2", "group_size=3", "validation.limit=2"),
 )
 
@@ -69,6 +69,8 @@ def test_an_installed_plugin_is_called_at_every_hook_in_order(installed, tmp_pat
     assert "loss" in what[what.index("estimator") : first_update]
     assert all(abs(sum(line["advantages"])) < 1e-9 for line in journal if line["what"] == "group_scored")
     assert all(line["tokens"] > 0 for line in journal if line["what"] == "step_recorded")
+    assert [line["step"] for line in journal if line["what"] == "logged" and line["has_reward"]] == [1, 2]
+    assert what[-2:] == ["logger_closed", "run_finished"]
     assert journal[-1] | {"thread": ""} == {
         "what": "run_finished",
         "thread": "",

@@ -52,6 +52,22 @@ def engine(request):
     return embedded_engine(request)
 
 
+class Journal:
+    def __init__(self, request):
+        note("logger", run_id=request.run_id, lr=request.settings["optimizer.lr"])
+
+    def log(self, metrics, step):
+        note("logged", step=step, has_reward="reward/mean" in metrics)
+
+    def close(self, error):
+        note("logger_closed", error=error and str(error))
+
+
+@rllm.hookimpl
+def rllm_register_loggers(register):
+    register("journal", Journal)
+
+
 @rllm.hookimpl
 def rllm_register_tasks(register):
     register("counting", counting)

@@ -17,7 +17,7 @@ __all__ = [
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 
 class Settings(BaseModel):
@@ -194,10 +194,18 @@ class TrainConfig(Settings):
     validation: ValidationConfig = ValidationConfig()
     lora: LoraConfig = LoraConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    loggers: list[str] = Field(default_factory=list)
+    """Where metrics go beside the run's ``metrics.jsonl``: ``loggers=wandb,tensorboard``."""
     shuffle_rewards: bool = False
     """Permutes the rewards within each group: a control run, which must learn nothing."""
     plugins: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
     """Filled in by ``resolve_config``: item name → its typed settings."""
+
+    @field_validator("loggers", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        """``a,b`` as the command line has it."""
+        return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
 
 
 class EvalConfig(Settings):

@@ -136,16 +136,17 @@ def _chosen(config: TrainConfig | EvalConfig, plugins: PluginManager) -> dict[st
     if isinstance(config, TrainConfig):
         items.append(plugins.get("loss", config.loss))
         items += [plugins.get("estimator", n) for n in {config.estimator, *config.estimator_by_role.values()}]
+        items += [plugins.get("logger", n) for n in config.loggers]
     return {item.name: item for item in items}
 
 
 def _section_names(plugins: PluginManager) -> list[str]:
-    kinds = ("task", "estimator", "loss", "backend")
+    kinds = ("task", "estimator", "loss", "backend", "logger")
     return [item.name for kind in kinds for item in plugins.all(kind) if item.settings is not None]
 
 
 def _refuse(key: str, value: Any, config: BaseModel, plugins: PluginManager, chosen: Mapping[str, Registered]) -> None:
-    kinds = {"task": "tasks", "estimator": "estimator", "loss": "loss", "backend": "backend"}
+    kinds = {"task": "tasks", "estimator": "estimator", "loss": "loss", "backend": "backend", "logger": "loggers"}
     for kind, setting in kinds.items():
         if key in plugins.names(kind):
             inner = f"{key}.{next(iter(value))}" if isinstance(value, Mapping) and value else key

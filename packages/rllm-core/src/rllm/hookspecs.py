@@ -67,6 +67,11 @@ def rllm_register_backends(register: Register) -> None:
     """Register training backends: ``value(request)`` returns a ``TrainBackend``, see ``BackendRequest``."""
 
 
+@hookspec
+def rllm_register_loggers(register: Register) -> None:
+    """Register loggers: ``value(request)`` or ``value(request, settings)``, see ``Logger`` and ``LoggerRequest``."""
+
+
 # --- around a rollout -------------------------------------------------------------------------------------------
 
 

@@ -37,6 +37,7 @@ KINDS: dict[str, str] = {
     "estimator": "rllm_register_estimators",
     "loss": "rllm_register_losses",
     "backend": "rllm_register_backends",
+    "logger": "rllm_register_loggers",
 }
 """What can be registered, and by which hook."""
 
@@ -47,6 +48,7 @@ BUILTIN: dict[str, tuple[str, ...]] = {
     "estimator": ("rllm.advantage.builtin",),
     "loss": ("rllm.update.builtin",),
     "backend": ("rllm.backends.builtin",),
+    "logger": ("rllm.train.builtin",),
 }
 """The core's own plugin modules, by the kind that they register."""
 

@@ -7,6 +7,8 @@ __all__ = [
     "Estimator",
     "Evaluator",
     "Flow",
+    "Logger",
+    "LoggerRequest",
     "Loss",
     "LossInputs",
     "LossSpec",
@@ -271,3 +273,33 @@ class Registered:
     summary: str = ""
     settings: type[BaseModel] | None = None
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+
+# --- where metrics go -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class LoggerRequest:
+    """The run that a logger is opened for."""
+
+    run_id: str
+    """The same when the run is resumed."""
+    name: str
+    """Of its folder."""
+    run_dir: Path
+    settings: Mapping[str, Any]
+    """The configuration by dotted names."""
+    steps: int
+    """Batches that are logged already: above 0 where the run is resumed."""
+
+
+class Logger(Protocol):
+    """Keeps or sends metrics. Called in the loop's thread; what it raises is said, and the run goes on without it."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None:
+        """The metrics of a step or of a validation; ``step`` never falls, and may come twice."""
+        ...
+
+    def close(self, error: BaseException | None) -> None:
+        """The run has ended; ``error`` is None where it ended well."""
+        ...

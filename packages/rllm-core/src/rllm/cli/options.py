@@ -66,7 +66,7 @@ def settings_help(kind: type[Any], context: click.Context, value: bool) -> None:
 
     click.echo("Settings, with their defaults (KEY=VALUE on the command line, or in the YAML file):")
     write(kind, "")
-    for section in ("backend", "task", "estimator", "loss"):
+    for section in ("backend", "task", "estimator", "loss", "logger"):
         for item in get_plugins().all(section):
             if item.settings is not None:
                 click.echo(f"\nOf the {section} {item.name!r}:")

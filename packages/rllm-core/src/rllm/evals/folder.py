@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import time
+import uuid
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -53,6 +54,14 @@ class RunFolder:
             # The log holds more than warnings, unless the user has set a level. The console stays at warnings.
             logger.setLevel(logging.INFO)
         logger.addHandler(self._handler)
+
+    @property
+    def run_id(self) -> str:
+        """What loggers know the run by, also when it is resumed."""
+        file = self.path / "run_id"
+        if not file.exists():
+            self._replace("run_id", uuid.uuid4().hex[:12])
+        return file.read_text(encoding="utf-8")
 
     @property
     def traces(self) -> Path:

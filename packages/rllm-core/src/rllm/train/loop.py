@@ -28,16 +28,18 @@ from rllm.errors import RLLMError
 from rllm.evals.baseline import best_constant_answer
 from rllm.evals.folder import RunFolder, default_run_dir, read_metrics
 from rllm.evals.runner import resolve_parts, sampling_params
+from rllm.evals.runs import flat_settings
 from rllm.evals.serving import open_serving
 from rllm.evals.statistics import Summary
 from rllm.models import find_model
 from rllm.plugins import PluginManager
-from rllm.protocols import AdamParams, LossSpec, StepResult
+from rllm.protocols import AdamParams, LoggerRequest, LossSpec, StepResult
 from rllm.rollouts import BugWatch, RolloutRunner
 from rllm.train.batch import Batch, require_targets, to_batch
 from rllm.train.checkpoints import Checkpoint, Checkpoints, Cursor
 from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
 from rllm.train.display import Display
+from rllm.train.loggers import Loggers
 from rllm.train.metrics import UpdateReport, regrading_metrics, rollout_metrics, task_metrics, update_metrics
 from rllm.train.resuming import check_same_run, identity_of
 from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
@@ -93,6 +95,7 @@ async def train(
     checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, display.say)
     identity = identity_of(parts, train_tasks, held_out)
     start: Checkpoint | None = None
+    loggers: Loggers | None = None
     try:
         if resume:
             start = checkpoints.newest()
@@ -102,6 +105,7 @@ async def train(
             ):
                 display.say(f"changed: {change}")
         folder.write_config(describe_settings(config))
+        loggers = Loggers(config, plugins, _logger_request(config, folder, start), display.say)
         with display:
             display.say(f"run folder {folder.path}")
             display.say(f"loading {config.model}")
@@ -118,16 +122,16 @@ async def train(
                 cursor = dataclasses.replace(cursor, identity=identity)
                 serving.store.rewind(cursor.traces)
                 folder.rewind_metrics(cursor.metrics_bytes)
-                if start is None:
-                    folder.append_metrics({"step": 0, **task_metrics(train_tasks, held_out)})
                 if start is not None:
                     await backend.restore(start.backend)
                     display.say(f"going on after step {cursor.steps}")
                 run = Run(
                     *(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total),
-                    *(checkpoints, stopping or Stopping(), cursor),
+                    *(checkpoints, loggers, stopping or Stopping(), cursor),
                     has_updated=cursor.steps > 0,
                 )
+                if start is None:
+                    run.record({"step": 0, **task_metrics(train_tasks, held_out)})
                 with run.stopping.attached(display.say):
                     result = await _train(run, train_tasks)
                 checkpoints.finish()
@@ -139,8 +143,20 @@ async def train(
         error = raised
         raise
     finally:
+        if loggers is not None:
+            loggers.close(error)
         folder.close()
         plugins.notify("rllm_run_finished", run_dir=str(folder.path), error=error)
+
+
+def _logger_request(config: TrainConfig, folder: RunFolder, start: Checkpoint | None) -> LoggerRequest:
+    return LoggerRequest(
+        run_id=folder.run_id,
+        name=folder.path.resolve().name,
+        run_dir=folder.path,
+        settings=dict(flat_settings(describe_settings(config))),
+        steps=0 if start is None else start.cursor.steps,
+    )
 
 
 async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
@@ -244,7 +260,7 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
         "time/step_s": now - started,
         "time/training_s": training_s,
     }
-    run.folder.append_metrics(metrics)
+    run.record(metrics)
     run.move(steps=steps, training_s=training_s, is_validated=False, reward=None)
     report = UpdateReport(steps, version, metrics)
     run.display.updated(report, training_s)

@@ -12,7 +12,7 @@ from rllm.errors import ConfigError
 from rllm.evals.runner import Parts
 from rllm.types import Task
 
-FREE = ("run_dir", "steps", "epochs", "time_limit_s", "checkpoint", "validation")
+FREE = ("run_dir", "steps", "epochs", "time_limit_s", "checkpoint", "validation", "loggers")
 """What may change between the parts of a run without changing what was done so far."""
 
 WORDS = {
@@ -47,6 +47,7 @@ def check_same_run(
         # The learning rates so far were made for the number of steps that was planned.
         free = tuple(name for name in FREE if name not in ("steps", "epochs", "time_limit_s"))
     old = read_config_file(str(folder / "config.yaml"))
+    free = (*free, *old.get("loggers", ()), *settings["loggers"])
     found = [
         f"{name} was {old_value!r}, is {new_value!r}"
         for name, old_value, new_value in _differences(old, settings)

@@ -5,7 +5,7 @@ __all__ = ["Run", "TrainResult", "export_model", "save_what_there_is"]
 import asyncio
 import dataclasses
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from rllm.protocols import TrainBackend
 from rllm.rollouts import RolloutRunner
 from rllm.train.checkpoints import Checkpoints, Cursor
 from rllm.train.display import Display
+from rllm.train.loggers import Loggers
 from rllm.train.signal_report import Finding
 from rllm.train.stopping import Stopping
 from rllm.types import SamplingParams, Task
@@ -68,6 +69,7 @@ class Run:
     held_out: Sequence[Task]
     total_steps: int | None
     checkpoints: Checkpoints
+    loggers: Loggers
     stopping: Stopping
     cursor: Cursor
     """Of the last moment between two steps."""
@@ -79,6 +81,11 @@ class Run:
     def steps(self) -> int:
         """Batches trained on."""
         return self.cursor.steps
+
+    def record(self, metrics: Mapping[str, Any]) -> None:
+        """A line of metrics, to the run's folder and the loggers."""
+        self.folder.append_metrics(metrics)
+        self.loggers.log(metrics, metrics["step"])
 
     def move(self, **changes: Any) -> None:
         """The cursor to now."""

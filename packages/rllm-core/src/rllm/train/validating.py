@@ -51,7 +51,7 @@ async def validate(run: Run, when: str) -> Summary | None:
     if summary.n_failed == summary.n_samples:
         raise TaskError(f"no rollout of the validation could be graded: {dict(summary.failures)}")
     run.display.validated(when, summary)
-    run.folder.append_metrics({"step": run.steps, **{f"validation/{k}": v for k, v in _flat(summary).items()}})
+    run.record({"step": run.steps, **{f"validation/{k}": v for k, v in _flat(summary).items()}})
     return summary
 
 
