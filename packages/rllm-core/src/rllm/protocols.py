@@ -6,6 +6,7 @@ __all__ = [
     "Capabilities",
     "Estimator",
     "Evaluator",
+    "ExportKind",
     "Flow",
     "Logger",
     "LoggerRequest",
@@ -22,7 +23,7 @@ __all__ = [
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,6 +218,9 @@ class Sampler(Protocol):
         ...
 
 
+ExportKind = Literal["model", "adapter"]
+
+
 @runtime_checkable
 class TrainBackend(Protocol):
     """A policy that can be drawn from and trained. The loop never asks which backend it has."""
@@ -254,8 +258,9 @@ class TrainBackend(Protocol):
         """
         ...
 
-    async def export(self, path: Path) -> None:
-        """Write the policy as a Hugging Face folder that ``from_pretrained`` loads (LoRA merged)."""
+    async def export(self, path: Path, what: ExportKind = "model") -> None:
+        """Write the policy as a Hugging Face folder that ``from_pretrained`` loads, LoRA merged into the weights;
+        ``adapter``, of a run with LoRA only, as a PEFT folder. Raises OSError where the disk does not take it."""
         ...
 
     async def close(self) -> None:

@@ -73,6 +73,11 @@ class RunFolder:
         """The trained model, a Hugging Face folder."""
         return self.path / "model"
 
+    @property
+    def adapter(self) -> Path:
+        """What a LoRA run added to the model, a PEFT folder."""
+        return self.path / "adapter"
+
     def write_config(self, settings: Mapping[str, Any]) -> None:
         """``config.yaml`` as resolved (``rllm train --config`` takes it back), and the versions it ran with."""
         self._replace("config.yaml", yaml.safe_dump(dict(settings), sort_keys=False))
@@ -106,13 +111,13 @@ class RunFolder:
         """A JSON file, replaced whole. Raises RunFolderError."""
         self._replace(name, json.dumps(data, indent=2) + "\n")
 
-    def replace_model(self, partial: Path) -> None:
-        """Put the model that was written to ``partial`` in the place of the one before."""
+    def replace_folder(self, partial: Path, final: Path) -> None:
+        """Put what was written to ``partial`` in the place of what was there before. Raises RunFolderError."""
         try:
-            shutil.rmtree(self.model, ignore_errors=True)
-            partial.replace(self.model)
+            shutil.rmtree(final, ignore_errors=True)
+            partial.replace(final)
         except OSError as error:
-            raise self._unwritten(self.model.name, error) from error
+            raise self._unwritten(final.name, error) from error
 
     def _replace(self, name: str, text: str) -> None:
         partial = self.path / f"{name}.partial"

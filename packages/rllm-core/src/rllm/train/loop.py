@@ -254,7 +254,7 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
         "version": version,
         "lr": learning_rate(config.optimizer, run.steps, run.total_steps),
         **rollout_metrics(episodes, rolled_out - started, group_size=config.group_size),
-        **regrading_metrics(run.runner.stats),
+        **(regrading_metrics(run.runner.stats) if run.steps == 0 else {}),
         **batch.metrics,
         **update_metrics(results, now - rolled_out),
         "time/step_s": now - started,

@@ -7,6 +7,7 @@ import dataclasses
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rllm.config import TrainConfig
@@ -16,7 +17,7 @@ from rllm.evals.runner import Parts
 from rllm.evals.serving import Serving
 from rllm.evals.statistics import Summary
 from rllm.plugins import PluginManager
-from rllm.protocols import TrainBackend
+from rllm.protocols import ExportKind, TrainBackend
 from rllm.rollouts import RolloutRunner
 from rllm.train.checkpoints import Checkpoints, Cursor
 from rllm.train.display import Display
@@ -96,21 +97,26 @@ class Run:
 
 
 async def export_model(run: Run) -> None:
-    """The model as it is now, in the run's folder; the one that was there before goes when it is whole.
+    """The model as it is now, in the run's folder, with LoRA the adapter by itself too; each goes in the place of the
+    one before when it is whole.
 
     Raises RunFolderError where the disk does not take it.
     """
-    partial = run.folder.model.with_name("model.partial")
-    try:
-        await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-        await run.backend.export(partial)
-    except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise RunFolderError(
-            f"the model can't be written to {str(run.folder.model)!r}: {error.strerror or error}. Free space there and "
-            "resume; what the checkpoints hold is whole"
-        ) from error
-    run.folder.replace_model(partial)
+    kinds: dict[ExportKind, Path] = {"model": run.folder.model}
+    if run.config.lora.rank > 0:
+        kinds["adapter"] = run.folder.adapter
+    for what, final in kinds.items():
+        partial = final.with_name(f"{final.name}.partial")
+        try:
+            await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
+            await run.backend.export(partial, what)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            raise RunFolderError(
+                f"the {what} can't be written to {str(final)!r}: {error.strerror or error}. Free space there and "
+                "resume; what the checkpoints hold is whole"
+            ) from error
+        run.folder.replace_folder(partial, final)
 
 
 async def save_what_there_is(run: Run) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rllm.backends.local.draws import SampleJob
-from rllm.backends.local.export import export_policy
+from rllm.backends.local.export import export_adapter, export_policy
 from rllm.backends.local.loading import LoadedModel, load_model, load_weights
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.sampling import SamplingLoop
@@ -25,7 +25,7 @@ from rllm.backends.local.starting import check_deterministic, describe, is_mixed
 from rllm.backends.local.thread import EngineThread
 from rllm.backends.local.trainer import Trainer
 from rllm.errors import BackendError, ConfigError, ContextLengthError
-from rllm.protocols import AdamParams, BackendRequest, Capabilities, LossSpec, ModelInfo, StepResult
+from rllm.protocols import AdamParams, BackendRequest, Capabilities, ExportKind, LossSpec, ModelInfo, StepResult
 from rllm.types import Completion, Prompt, Row, SamplingParams
 
 log = logging.getLogger("rllm.backends")
@@ -87,8 +87,8 @@ class LocalBackend:
     async def restore(self, folder: Path, *, with_optimizer: bool = True) -> None:
         await _await(self._thread, lambda: self._engine.restore(folder, with_optimizer=with_optimizer))
 
-    async def export(self, path: Path) -> None:
-        await _await(self._thread, lambda: self._engine.export(path))
+    async def export(self, path: Path, what: ExportKind = "model") -> None:
+        await _await(self._thread, lambda: self._engine.export(path, what))
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.close)
@@ -238,5 +238,10 @@ class _Engine:
         self._loop.version = self._trainer.restore(folder, with_optimizer=with_optimizer)
         self._is_unpublished = False
 
-    def export(self, path: Path) -> None:
-        export_policy(self._policy, self.info.tokenizer, path)
+    def export(self, path: Path, what: ExportKind) -> None:
+        if what == "model":
+            export_policy(self._policy, self.info.tokenizer, path)
+        elif self._policy.adapted is None:
+            raise ConfigError("this run trains all weights: there is no adapter to export. Set lora.rank above 0")
+        else:
+            export_adapter(self._policy, path)

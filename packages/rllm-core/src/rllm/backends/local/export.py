@@ -1,6 +1,6 @@
-"""Writing a policy as a Hugging Face folder that ``from_pretrained`` loads, LoRA merged into the weights."""
+"""Writing a policy as a Hugging Face folder that ``from_pretrained`` loads, LoRA merged or as a PEFT adapter."""
 
-__all__ = ["disk_errors", "export_policy"]
+__all__ = ["disk_errors", "export_adapter", "export_policy"]
 
 import contextlib
 from collections.abc import Generator
@@ -35,6 +35,13 @@ def export_policy(policy: Policy, tokenizer: Any, path: Path) -> None:
     finally:
         if with_bar:
             enable_progress_bar()
+
+
+@torch.no_grad()
+def export_adapter(policy: Policy, path: Path) -> None:
+    """Write the adapter alone as a PEFT folder, to be put on the model that the run began with. Raises OSError."""
+    with disk_errors(path):
+        policy.adapted.save_pretrained(path)
 
 
 @contextlib.contextmanager

@@ -49,9 +49,10 @@ class Policy:
             parameter.requires_grad_(trains and lora_rank == 0)
         if is_mixed:
             use_bf16_linears(self.network, self.head)
-        self._adapted: Any = None
+        self.adapted: Any = None
+        """peft's model around the network; None where all weights are trained."""
         if lora_rank > 0:
-            self._adapted = _with_lora(self.network, lora_rank, lora_alpha, seed)
+            self.adapted = _with_lora(self.network, lora_rank, lora_alpha, seed)
         self.is_invariant = is_invariant(self.body, self.network, self.device, self.logits)
         """Whether a sequence's logits have the same bits however it is read and whatever else is."""
         if checkpoints and trains:
@@ -79,7 +80,7 @@ class Policy:
     @contextlib.contextmanager
     def without_adapter(self) -> Generator[None]:
         """The weights before training, in a LoRA run."""
-        with self._adapted.disable_adapter():
+        with self.adapted.disable_adapter():
             yield
 
     def logits(self, hidden: Tensor) -> Tensor:
