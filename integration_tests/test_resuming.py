@@ -122,7 +122,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(run, capfd):
         rllm.AgentTrainer(resume="run").train()
 
 
-def test_a_run_without_its_optimizers_state_does_not_go_on(run):
+def test_a_run_without_its_optimizers_state_does_not_go_on_unless_that_is_allowed(run, capfd):
     run(run_dir="run", steps=1)
     (state,) = Path("run/checkpoints").glob("*/checkpoint.json")
     state.with_name("backend").joinpath("optimizer.safetensors").unlink()
@@ -131,6 +131,16 @@ def test_a_run_without_its_optimizers_state_does_not_go_on(run):
     state.write_text(json.dumps(found))
     with pytest.raises(rllm.BackendError, match="no optimizer state"):
         rllm.AgentTrainer(resume="run", settings={"steps": 2}).train()
+    result = rllm.AgentTrainer(resume="run", settings={"steps": 2}, allow_changes=True).train()
+    assert result.steps == 2
+    assert "changed: the optimizer begins anew" in " ".join(capfd.readouterr().out.split())
+
+
+def test_another_number_of_threads_is_said(run, caplog):
+    run(run_dir="run", steps=1, tinker__threads=1)
+    rllm.AgentTrainer(resume="run", settings={"steps": 2, "tinker.threads": 2}, allow_changes=True).train()
+    assert "1 threads" in caplog.text
+    assert "it will differ in the last bits" in caplog.text
 
 
 def test_the_best_and_every_so_many_are_kept_where_that_is_asked_for(run):

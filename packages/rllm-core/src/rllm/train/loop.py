@@ -41,7 +41,7 @@ from rllm.train.checks import check_capabilities, check_config, check_limits, ch
 from rllm.train.display import Display
 from rllm.train.loggers import Loggers
 from rllm.train.metrics import UpdateReport, regrading_metrics, rollout_metrics, task_metrics, update_metrics
-from rllm.train.resuming import check_same_run, identity_of
+from rllm.train.resuming import check_same_run, identity_of, restore
 from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
 from rllm.train.signal_report import signal_report
@@ -123,7 +123,7 @@ async def train(
                 serving.store.rewind(cursor.traces)
                 folder.rewind_metrics(cursor.metrics_bytes)
                 if start is not None:
-                    await backend.restore(start.backend)
+                    await restore(backend, start, allow_changes=allow_changes, say=display.say)
                     display.say(f"going on after step {cursor.steps}")
                 run = Run(
                     *(config, plugins, folder, display, parts, serving, backend, runner, sampling, held_out, total),

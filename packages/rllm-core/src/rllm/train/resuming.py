@@ -1,15 +1,17 @@
 """Going on with a run: what must be as it was, and a clear word where it is not."""
 
-__all__ = ["check_same_run", "identity_of"]
+__all__ = ["check_same_run", "identity_of", "restore"]
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rllm.configure import read_config_file
-from rllm.errors import ConfigError
+from rllm.errors import BackendError, ConfigError
 from rllm.evals.runner import Parts
+from rllm.protocols import TrainBackend
+from rllm.train.checkpoints import Checkpoint
 from rllm.types import Task
 
 FREE = ("run_dir", "steps", "epochs", "time_limit_s", "checkpoint", "validation", "loggers")
@@ -60,6 +62,18 @@ def check_same_run(
             "allow it with --allow-changes (in Python allow_changes=True)"
         )
     return found
+
+
+async def restore(backend: TrainBackend, start: Checkpoint, *, allow_changes: bool, say: Callable[[str], None]) -> None:
+    """Put the backend where the checkpoint was. Raises BackendError, also for a missing optimizer state unless changes
+    are allowed: then the optimizer begins anew, which is said."""
+    try:
+        await backend.restore(start.backend)
+    except BackendError as error:
+        if not allow_changes:
+            raise
+        await backend.restore(start.backend, with_optimizer=False)
+        say(f"changed: the optimizer begins anew ({error})")
 
 
 def _differences(old: Any, new: Any, prefix: str = "") -> Iterable[tuple[str, Any, Any]]:

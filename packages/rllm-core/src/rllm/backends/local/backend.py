@@ -138,7 +138,8 @@ class _Engine:
         if loaded.device.type == "cpu":
             set_threads(self._policy, settings)
         check_deterministic(self._policy, settings, self.info.name)
-        log.info("%s: %s", self.info.name, describe(self._policy, self.is_mixed))
+        self._runs_as = describe(self._policy, self.is_mixed)
+        log.info("%s: %s", self.info.name, self._runs_as)
         self._trainer = Trainer(self._policy, settings)
         self._reference: Trainer | None = None
         self._loop = SamplingLoop(self._policy, settings, loaded.info.stop_ids)
@@ -230,12 +231,12 @@ class _Engine:
     def save(self, folder: Path) -> None:
         if self._is_unpublished:
             raise BackendError("the weights have been trained but not published; call publish() before saving")
-        self._trainer.save(folder, self._loop.version)
+        self._trainer.save(folder, self._loop.version, runs_as=self._runs_as)
 
     def restore(self, folder: Path, *, with_optimizer: bool) -> None:
         self._require_idle("restoring a checkpoint")
         self._loop.rest()
-        self._loop.version = self._trainer.restore(folder, with_optimizer=with_optimizer)
+        self._loop.version = self._trainer.restore(folder, with_optimizer=with_optimizer, runs_as=self._runs_as)
         self._is_unpublished = False
 
     def export(self, path: Path, what: ExportKind) -> None:

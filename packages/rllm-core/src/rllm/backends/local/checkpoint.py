@@ -2,7 +2,7 @@
 
     weights.safetensors    name → the trained parameters (all, or the adapter's), float32
     optimizer.safetensors  name.exp_avg, name.exp_avg_sq, name.step
-    state.json             the version
+    state.json             the version, and how the model was run (precision, threads)
 
 Written by the engine's thread into a folder that is the caller's to make whole or not at all.
 """
@@ -10,6 +10,7 @@ Written by the engine's thread into a folder that is the caller's to make whole 
 __all__ = ["restore_state", "save_state"]
 
 import json
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,14 @@ from rllm.backends.local.export import disk_errors
 from rllm.backends.local.policy import Policy
 from rllm.errors import BackendError
 
+log = logging.getLogger("rllm.backends")
+
 MOMENTS = ("exp_avg", "exp_avg_sq", "step")
 
 
-def save_state(policy: Policy, optimizer: torch.optim.AdamW | None, version: int, folder: Path) -> None:
+def save_state(
+    policy: Policy, optimizer: torch.optim.AdamW | None, version: int, folder: Path, *, runs_as: str
+) -> None:
     """Write the three files into ``folder``. OSError is passed on: a full disk is the caller's to explain."""
     trained = _trained(policy)
     held: dict[str, Tensor] = {}
@@ -38,12 +43,16 @@ def save_state(policy: Policy, optimizer: torch.optim.AdamW | None, version: int
     ):
         with disk_errors(folder / file):
             save_file(tensors, folder / file)
-    (folder / "state.json").write_text(json.dumps({"version": version}) + "\n", encoding="utf-8")
+    about = {"version": version, "runs_as": runs_as}
+    (folder / "state.json").write_text(json.dumps(about) + "\n", encoding="utf-8")
 
 
-def restore_state(policy: Policy, optimizer: torch.optim.AdamW, folder: Path, *, with_optimizer: bool) -> int:
+def restore_state(
+    policy: Policy, optimizer: torch.optim.AdamW, folder: Path, *, with_optimizer: bool, runs_as: str
+) -> int:
     """Put what ``save_state`` wrote in place; returns the version.
 
+    Another precision, or another number of threads, gives other bits: that is said, and is no reason to stop.
     Raises BackendError where it is of other parameters, and where the optimizer's state is asked for and missing.
     """
     trained = _trained(policy)
@@ -55,8 +64,14 @@ def restore_state(policy: Policy, optimizer: torch.optim.AdamW, folder: Path, *,
     if with_optimizer:
         _restore_moments(trained, optimizer, folder, str(policy.device))
     policy.weights_changed()
-    data: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
-    return int(data["version"])
+    about: dict[str, Any] = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+    if about["runs_as"] != runs_as:
+        log.warning(
+            "the run went as %r, and goes on as %r: it will differ in the last bits from one that was not stopped",
+            about["runs_as"],
+            runs_as,
+        )
+    return int(about["version"])
 
 
 def _restore_moments(
@@ -64,7 +79,10 @@ def _restore_moments(
 ) -> None:
     path = folder / "optimizer.safetensors"
     if not path.exists():
-        raise BackendError(f"the checkpoint {str(folder)!r} has no optimizer state ({path.name})")
+        raise BackendError(
+            f"the checkpoint {str(folder)!r} has no optimizer state ({path.name}). "
+            "Resume with --allow-changes to begin it anew"
+        )
     held = load_file(path, device=device)
     for name, parameter in trained.items():
         if f"{name}.step" in held:

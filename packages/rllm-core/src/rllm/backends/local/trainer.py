@@ -69,14 +69,14 @@ class Trainer:
                 parameter.grad = None
         return StepResult(loss=total, grad_norm=norm, metrics=measures.means(), logprobs=tuple(found))
 
-    def save(self, folder: Path, version: int) -> None:
+    def save(self, folder: Path, version: int, *, runs_as: str) -> None:
         """Write weights and optimizer into a folder."""
-        save_state(self._policy, self._optimizer, version, folder)
+        save_state(self._policy, self._optimizer, version, folder, runs_as=runs_as)
 
-    def restore(self, folder: Path, *, with_optimizer: bool) -> int:
+    def restore(self, folder: Path, *, with_optimizer: bool, runs_as: str) -> int:
         """Put back what ``save`` wrote; returns the version."""
         self._optimizer = _adamw(self._policy.trainable())
-        return restore_state(self._policy, self._optimizer, folder, with_optimizer=with_optimizer)
+        return restore_state(self._policy, self._optimizer, folder, with_optimizer=with_optimizer, runs_as=runs_as)
 
     @torch.no_grad()
     def logprobs(self, rows: Sequence[Row], *, without_adapter: bool = False) -> list[Floats]:
