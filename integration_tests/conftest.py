@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -24,6 +25,10 @@ SMALL: dict[str, Any] = {
     "run_dir": "run",
 }
 """Settings of a run that takes seconds."""
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Tests that a shell started in the background ignore Ctrl-C, and so would the processes that they start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

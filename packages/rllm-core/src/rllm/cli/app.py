@@ -11,7 +11,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("rllm.cli.train", "Train a model on tasks with reinforcement learning."),
     "eval": ("rllm.cli.eval", "Evaluate a model on tasks."),
     "run": ("rllm.cli.run", "List, show, compare and check runs."),
-    "model": ("rllm.cli.model", "Set up, list and show models."),
+    "model": ("rllm.cli.model", "Set up, list, show and push models."),
     "task": ("rllm.cli.task", "List and show tasks."),
 }
 """Command → its module, and what the overview says of it."""

@@ -1,15 +1,16 @@
-"""``rllm model``: set up, list, show and try models."""
+"""``rllm model``: set up, list, show, try and push models."""
 
 __all__ = ["command"]
 
 import os
+from pathlib import Path
 
 import click
 
 
 @click.group()
 def command() -> None:
-    """Set up, list and show models."""
+    """Set up, list, show and push models."""
 
 
 @command.command("list")
@@ -84,6 +85,25 @@ def setup(
     click.echo(f"{name} is ready ({source.kind}{', ' + source.path if source.path else ''})")
     if not no_try:
         click.echo(f"asked 'Say hello.', it says: {_ask(name)!r}")
+
+
+@command.command()
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.argument("repository")
+@click.option("--adapter", is_flag=True, help="Of a LoRA run, the adapter instead of the merged model.")
+@click.option("--public", is_flag=True, help="A repository that is made now is seen by all.")
+def push(folder: Path, repository: str, adapter: bool, public: bool) -> None:
+    """Upload the model in FOLDER (a run's, or a model's) to REPOSITORY (org/name) on the Hugging Face hub.
+
+    The repository is made where there is none, private but for --public. Its card says how the model was trained.
+    The token is that of `hf auth login` or HF_TOKEN; HF_ENDPOINT names another hub.
+
+    \b
+    rllm model push runs/chain_sum-1 my-name/sums
+    """
+    from rllm.models import push_model
+
+    click.echo(f"pushed to {push_model(folder, repository, is_public=public, adapter=adapter)}")
 
 
 def _ask(name: str) -> str:

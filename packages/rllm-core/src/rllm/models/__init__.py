@@ -7,6 +7,7 @@ Nothing here imports torch or transformers until a built-in model has to be made
 
 from rllm.models.builtin import BUILTIN_NAMES
 from rllm.models.naming import find_model, list_models, resolve_model, setup_model
+from rllm.models.push import push_model
 from rllm.models.source import ModelKind, ModelSource, describe_model
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "describe_model",
     "find_model",
     "list_models",
+    "push_model",
     "resolve_model",
     "setup_model",
 ]

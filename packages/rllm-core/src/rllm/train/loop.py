@@ -33,9 +33,9 @@ from rllm.evals.serving import open_serving
 from rllm.evals.statistics import Summary
 from rllm.models import find_model
 from rllm.plugins import PluginManager
-from rllm.protocols import AdamParams, LoggerRequest, LossSpec, StepResult
+from rllm.protocols import LoggerRequest
 from rllm.rollouts import BugWatch, RolloutRunner
-from rllm.train.batch import Batch, require_targets, to_batch
+from rllm.train.batch import require_targets, to_batch
 from rllm.train.checkpoints import Checkpoint, Checkpoints, Cursor
 from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
 from rllm.train.display import Display
@@ -46,8 +46,9 @@ from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
 from rllm.train.signal_report import signal_report
 from rllm.train.stopping import RunStopped, Stopping
+from rllm.train.updating import update
 from rllm.train.validating import validate, validate_if_due
-from rllm.types import Episode, Row, Task
+from rllm.types import Episode, Task
 
 log = logging.getLogger("rllm.train")
 
@@ -183,7 +184,7 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
             is_whole = True
         if run.has_updated:
             await run.checkpoints.save(run.backend, run.cursor)
-            await export_model(run)
+            await export_model(run, after)
     except BaseException:
         await save_what_there_is(run)
         raise
@@ -245,7 +246,7 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
     require_targets(batch, is_first=run.steps == 0)
     for scored in batch.scored:
         run.plugins.notify("rllm_group_scored", group=scored.group, advantages=scored.advantages_G.tolist())
-    results = await _update(run, batch)
+    results = await update(run, batch)
     now = time.monotonic()
     steps, training_s = run.steps + 1, run.cursor.training_s + now - started
     version = run.backend.sampler().version
@@ -265,51 +266,3 @@ async def _one_step(run: Run, tasks: list[Task], watch: BugWatch) -> None:
     report = UpdateReport(steps, version, metrics)
     run.display.updated(report, training_s)
     run.plugins.notify("rllm_update_finished", report=report)
-
-
-async def _update(run: Run, batch: Batch) -> list[tuple[StepResult, Sequence[Row]]]:
-    """The optimizer steps of a batch, with the gateway held: no call is answered from half-changed weights."""
-    config, backend = run.config, run.backend
-    if not batch.minibatches:
-        return []
-    loss = LossSpec(
-        name=config.loss,
-        function=run.plugins.get("loss", config.loss).value,
-        settings=config.plugins.get(config.loss),
-        ratio_cap=config.ratio_cap,
-        kl_coef=config.kl_coef,
-    )
-    opt = config.optimizer
-    adam = AdamParams(
-        lr=learning_rate(opt, run.steps, run.total_steps),
-        beta1=opt.beta1,
-        beta2=opt.beta2,
-        eps=opt.eps,
-        weight_decay=opt.weight_decay,
-        clip_norm=opt.clip_norm,
-    )
-    results: list[tuple[StepResult, Sequence[Row]]] = []
-    async with run.serving.gateway.hold():
-        run.is_between = False
-        minibatches = await _with_extra_logprobs(run, batch.minibatches)
-        for done, rows in enumerate(minibatches):
-            run.display.progress("updates", done, len(minibatches))
-            results.append((await backend.train_step(rows, loss, adam), rows))
-        await backend.publish()
-    run.has_updated = True
-    return results
-
-
-async def _with_extra_logprobs(run: Run, minibatches: Sequence[Sequence[Row]]) -> Sequence[Sequence[Row]]:
-    """The rows with what must be computed before the first update: the trainer's own logprobs where several
-    optimizer steps follow (else the current forward gives them), the reference's where there is a KL term."""
-    filled = [list(rows) for rows in minibatches]
-    if len(filled) > 1:
-        for k, rows in enumerate(filled):
-            old = await run.backend.logprobs(rows, of="current")
-            filled[k] = [dataclasses.replace(r, old_logprobs=lp) for r, lp in zip(rows, old, strict=True)]
-    if run.config.kl_coef > 0:
-        for k, rows in enumerate(filled):
-            ref = await run.backend.logprobs(rows, of="reference")
-            filled[k] = [dataclasses.replace(r, ref_logprobs=lp) for r, lp in zip(rows, ref, strict=True)]
-    return filled

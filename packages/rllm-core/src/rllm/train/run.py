@@ -19,6 +19,7 @@ from rllm.evals.statistics import Summary
 from rllm.plugins import PluginManager
 from rllm.protocols import ExportKind, TrainBackend
 from rllm.rollouts import RolloutRunner
+from rllm.train.card import model_card
 from rllm.train.checkpoints import Checkpoints, Cursor
 from rllm.train.display import Display
 from rllm.train.loggers import Loggers
@@ -96,9 +97,9 @@ class Run:
         self.is_between = True
 
 
-async def export_model(run: Run) -> None:
-    """The model as it is now, in the run's folder, with LoRA the adapter by itself too; each goes in the place of the
-    one before when it is whole.
+async def export_model(run: Run, after: Summary | None) -> None:
+    """The model as it is now, in the run's folder, with LoRA the adapter by itself too, each with its card; each goes
+    in the place of the one before when it is whole. ``after`` is the last validation, for the card.
 
     Raises RunFolderError where the disk does not take it.
     """
@@ -110,6 +111,9 @@ async def export_model(run: Run) -> None:
         try:
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
             await run.backend.export(partial, what)
+            before = None if run.cursor.before is None else Summary.from_dict(run.cursor.before)
+            card = model_card(run.config, run.parts.source.name, what, steps=run.steps, before=before, after=after)
+            (partial / "README.md").write_text(card, encoding="utf-8")
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise RunFolderError(
@@ -129,7 +133,7 @@ async def save_what_there_is(run: Run) -> None:
     try:
         if run.is_between:
             await run.checkpoints.save(run.backend, run.cursor)
-        await export_model(run)
+        await export_model(run, None)
         run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
     except (RLLMError, OSError) as error:
         run.display.say(f"stopped after {run.steps} steps; what was done since the last checkpoint is lost: {error}")
