@@ -10,8 +10,10 @@ import pytest
 import rllm
 
 
-def read_metrics(path: str = "run") -> list[dict]:
-    return [json.loads(line) for line in (Path(path) / "metrics.jsonl").read_text().splitlines()]
+def read_steps(path: str = "run") -> list[dict]:
+    """The metrics of the batches."""
+    lines = [json.loads(line) for line in (Path(path) / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if "rollout/count" in line]
 
 
 async def ask(task, config):
@@ -105,7 +107,7 @@ def test_an_agent_that_fails_now_and_then_is_graded_or_gets_the_failure_reward_a
         return float(len(episode.output)) / 100
 
     run(agent=shaky, evaluator=grade)
-    first = read_metrics()[1]
+    first = read_steps()[0]
     assert first["failure/agent_error"] == 3  # one of four rollouts of each of three tasks
     assert first["groups/incomplete"] == 0  # they stay in their groups
 
@@ -150,7 +152,7 @@ def test_a_broken_evaluator_is_named_and_stops_the_run(run, evaluator, message):
 
 def test_an_evaluator_without_a_grade_leaves_the_rollout_out_and_counts_it(run):
     run(agent=ask, evaluator=lambda task, episode: None if episode.sample == 1 else float(episode.sample))
-    first = read_metrics()[1]
+    first = read_steps()[0]
     assert first["left_out/no_reward"] == 3
     assert first["groups/incomplete"] == 3
 
@@ -194,5 +196,5 @@ def test_a_run_that_is_stopped_keeps_its_metrics_and_the_model_as_it_was(run):
             run(steps=5)
     finally:
         rllm.get_plugins().unregister(stop)
-    assert [line["step"] for line in read_metrics()] == [0, 1, 2]
+    assert [line["step"] for line in read_steps()] == [1, 2]
     assert Path("run/model/model.safetensors").exists()

@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 NOT_RUN = {
     "README.md": 3,
-    "models.md": 2,
+    "models.md": 3,
     "quickstart.md": 2,
     "training.md": 1,
 }

@@ -109,6 +109,8 @@ def _constant_evaluator(run: _Run) -> Finding | None:
     rewards = [(m["reward/mean"], m["reward/std"]) for m in run.steps if "reward/std" in m]
     if not rewards or any(std > 0 for _, std in rewards) or len({mean for mean, _ in rewards}) > 1:
         return None
+    if any(m.get("groups/no_signal", 0) < m.get("groups/count", 0) for m in run.steps):
+        return None  # roles have rewards of their own
     return Finding(
         "constant_evaluator",
         f"every rollout got the reward {rewards[0][0]:g}",
