@@ -86,6 +86,15 @@ SETTINGS = (
 RUN = ("chain_sum", "--model", "rllm-tiny", "--agent", "agent.py:solve", "--evaluator", "agent.py:grade", *SETTINGS)
 
 
+def run_command(folder: Path, *arguments: str, code: int = 0) -> str:
+    """What ``rllm …`` says, with this exit status."""
+    done = subprocess.run(
+        [RLLM, *arguments], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=200
+    )
+    assert done.returncode == code, done.stdout
+    return done.stdout
+
+
 def start(folder: Path, *arguments: str, before: Callable[[], Any] | None = None) -> subprocess.Popen[str]:
     """``rllm train`` in a process of its own; ``before`` is called in it first."""
     return subprocess.Popen(

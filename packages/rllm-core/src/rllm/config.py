@@ -11,6 +11,7 @@ __all__ = [
     "OptimizerConfig",
     "RolloutConfig",
     "SamplingConfig",
+    "SftConfig",
     "TrainConfig",
     "ValidationConfig",
 ]
@@ -206,6 +207,38 @@ class TrainConfig(Settings):
     def _split(cls, value: Any) -> Any:
         """``a,b`` as the command line has it."""
         return [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else value
+
+
+class SftOptimizerConfig(OptimizerConfig):
+    """The same, with a rate that suits given answers."""
+
+    lr: float = Field(default=2e-5, gt=0)
+
+
+class SftConfig(Settings):
+    """Supervised fine-tuning: the likelihood of given replies."""
+
+    model: str = "smollm2-135m"
+    """A name of ``rllm model list``, a folder, or a hub id."""
+    data: str = ""
+    """A file of conversations: JSON Lines or Parquet, ``{"messages": [...]}`` or ``{"prompt": ..., "answer": ...}``."""
+    backend: str = "tinker"
+    seed: int = 0
+    steps: int | None = Field(default=None, ge=1)
+    """Batches to train on; None trains for ``epochs``."""
+    epochs: float = Field(default=1.0, gt=0)
+    """Passes over the conversations."""
+    batch_size: int = Field(default=8, ge=1)
+    """Conversations in an optimizer step."""
+    held_out: float = Field(default=0.1, ge=0, lt=1)
+    """The share of the conversations that is not trained on; its loss is told before and after."""
+    run_dir: str | None = None
+    """Where the run's files go; None makes ``runs/sft-<data>-<time>``."""
+    optimizer: SftOptimizerConfig = SftOptimizerConfig()
+    lora: LoraConfig = LoraConfig()
+    checkpoint: CheckpointConfig = CheckpointConfig()
+    plugins: dict[str, Any] = Field(default_factory=dict, exclude=True, repr=False)
+    """The backend's settings; filled in by ``resolve_config``."""
 
 
 class EvalConfig(Settings):

@@ -20,12 +20,13 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rllm.config import EvalConfig, TrainConfig
+from rllm.config import EvalConfig, SftConfig, TrainConfig
 from rllm.errors import ConfigError, UnknownNameError
 from rllm.plugins import PluginManager
 from rllm.protocols import Registered
 
-C = TypeVar("C", TrainConfig, EvalConfig)
+AnyConfig = TrainConfig | EvalConfig | SftConfig
+C = TypeVar("C", TrainConfig, EvalConfig, SftConfig)
 
 
 def read_config_file(path: str) -> dict[str, Any]:
@@ -106,31 +107,35 @@ def resolve_config(kind: type[C], layers: Iterable[Mapping[str, Any]], plugins: 
     return config.model_copy(update={"plugins": sections})
 
 
-def settings_of(config: TrainConfig | EvalConfig, name: str) -> BaseModel | None:
+def settings_of(config: AnyConfig, name: str) -> BaseModel | None:
     """The section of a chosen plugin item; None where it has no settings."""
     return config.plugins.get(section_name(name))
 
 
+TASK_FILES = (".jsonl", ".csv", ".parquet")
+"""How the name of a file of tasks ends."""
+
+
 def section_name(tasks: str) -> str:
-    """The section that holds the settings of ``tasks``: its own name, ``jsonl`` for a file, ``python`` for a function.
+    """The section that holds the settings of ``tasks``: its own name, ``file`` for a file, ``python`` for a function.
 
     >>> section_name("chain_sum"), section_name("my_tasks.jsonl"), section_name("my_tasks.py:make")
-    ('chain_sum', 'jsonl', 'python')
+    ('chain_sum', 'file', 'python')
     """
-    if tasks.endswith(".jsonl"):
-        return "jsonl"
+    if tasks.endswith(TASK_FILES):
+        return "file"
     return "python" if ":" in tasks else tasks
 
 
-def describe_settings(config: TrainConfig | EvalConfig) -> dict[str, Any]:
+def describe_settings(config: AnyConfig) -> dict[str, Any]:
     """The whole configuration as plain data, the plugins' sections included: what a run writes to its folder."""
     data = config.model_dump(mode="json")
     return data | {name: section.model_dump(mode="json") for name, section in config.plugins.items()}
 
 
-def _chosen(config: TrainConfig | EvalConfig, plugins: PluginManager) -> dict[str, Registered]:
+def _chosen(config: AnyConfig, plugins: PluginManager) -> dict[str, Registered]:
     items = [plugins.get("backend", config.backend)]
-    section = section_name(config.tasks)
+    section = "" if isinstance(config, SftConfig) else section_name(config.tasks)
     if section in plugins.names("task"):
         items.append(plugins.get("task", section))
     if isinstance(config, TrainConfig):
@@ -142,7 +147,7 @@ def _chosen(config: TrainConfig | EvalConfig, plugins: PluginManager) -> dict[st
 
 def _section_names(plugins: PluginManager) -> list[str]:
     kinds = ("task", "estimator", "loss", "backend", "logger")
-    return [item.name for kind in kinds for item in plugins.all(kind) if item.settings is not None]
+    return [item.name for kind in kinds for item in plugins.all(kind) if item.settings_source is not None]
 
 
 def _refuse(key: str, value: Any, config: BaseModel, plugins: PluginManager, chosen: Mapping[str, Registered]) -> None:
@@ -150,7 +155,7 @@ def _refuse(key: str, value: Any, config: BaseModel, plugins: PluginManager, cho
     for kind, setting in kinds.items():
         if key in plugins.names(kind):
             inner = f"{key}.{next(iter(value))}" if isinstance(value, Mapping) and value else key
-            if key in chosen or plugins.get(kind, key).settings is None:
+            if key in chosen or plugins.get(kind, key).settings_source is None:
                 raise ConfigError(f"{inner!r} is set, but the {kind} {key!r} has no settings; leave it out")
             raise ConfigError(
                 f"{inner!r} is set, but {setting} is {getattr(config, setting, None)!r} and nothing would read it: "

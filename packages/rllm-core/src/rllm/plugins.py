@@ -6,7 +6,7 @@ variable ``RLLM_PLUGINS`` (comma-separated entry point names, empty for none) li
 ``RLLM_HOOK_TRACE=1`` logs every hook call.
 """
 
-__all__ = ["KINDS", "PluginManager", "Register", "get_plugins"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginManager", "Register", "get_plugins"]
 
 import contextlib
 import importlib
@@ -17,6 +17,7 @@ import re
 import threading
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import entry_points
 from typing import Any, Protocol
@@ -52,6 +53,9 @@ BUILTIN: dict[str, tuple[str, ...]] = {
 }
 """The core's own plugin modules, by the kind that they register."""
 
+SettingsSource = type[BaseModel] | Callable[[], type[BaseModel]] | None
+"""A pydantic model class with defaults, or a function that makes it, called when the settings are first needed."""
+
 _NAME = re.compile(r"[a-z0-9][a-z0-9_.-]*")
 
 
@@ -59,8 +63,20 @@ class Register(Protocol):
     """What a registration hook is handed."""
 
     def __call__(
-        self, name: str, value: Any, *, summary: str = "", settings: type[BaseModel] | None = None, **extra: Any
+        self, name: str, value: Any, *, summary: str = "", settings: SettingsSource = None, **extra: Any
     ) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoadedPlugin:
+    """One plugin as it stands: what it is called, the hooks it implements, and what it has registered."""
+
+    name: str
+    """The entry point's, or the module's."""
+    is_builtin: bool
+    hooks: tuple[str, ...]
+    items: tuple[tuple[str, Registered], ...]
+    """(kind, item), by kind and name."""
 
 
 class PluginManager:
@@ -161,7 +177,7 @@ class PluginManager:
         value: Any,
         *,
         summary: str = "",
-        settings: type[BaseModel] | None = None,
+        settings: SettingsSource = None,
         **extra: Any,
     ) -> None:
         where = f"plugin {plugin!r}: {kind} {name!r}"
@@ -174,7 +190,7 @@ class PluginManager:
         held = self._items[kind].get(name)
         if held is not None:
             raise PluginError(f"{where} is already registered by plugin {held.plugin!r}; choose another name")
-        if settings is not None:
+        if settings is not None and (inspect.isclass(settings) or not callable(settings)):
             if not _is_model(settings):
                 raise PluginError(f"{where}: settings must be a pydantic model class, got {settings!r}")
             required = [n for n, f in settings.model_fields.items() if f.is_required()]
@@ -208,6 +224,23 @@ class PluginManager:
             return self._items[kind][name]
         except KeyError:
             raise UnknownNameError(kind, name, self._items[kind]) from None
+
+    def loaded(self) -> list[LoadedPlugin]:
+        """Every plugin, the built-in ones first."""
+        for kind in KINDS:
+            self._load_builtin(kind)
+        modules = {module for names in BUILTIN.values() for module in names}
+        found = [
+            LoadedPlugin(
+                name=name,
+                is_builtin=name in modules,
+                hooks=tuple(sorted(caller.name for caller in self._pm.get_hookcallers(plugin) or [])),
+                items=tuple((kind, item) for kind in KINDS for item in self.all(kind) if item.plugin == name),
+            )
+            for name, plugin in self._pm.list_name_plugin()
+            if plugin is not None
+        ]
+        return sorted(found, key=lambda plugin: (not plugin.is_builtin, plugin.name))
 
     def check_pending(self) -> None:
         """Raise PluginError if any plugin marks a function that is no hook."""

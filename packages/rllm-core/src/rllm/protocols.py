@@ -276,8 +276,16 @@ class Registered:
     value: Any
     plugin: str
     summary: str = ""
-    settings: type[BaseModel] | None = None
+    settings_source: type[BaseModel] | Callable[[], type[BaseModel]] | None = None
+    """The class of the settings, or what makes it when it is asked for."""
     extra: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def settings(self) -> type[BaseModel] | None:
+        """The class of its settings; None where it has none."""
+        if self.settings_source is None or isinstance(self.settings_source, type):
+            return self.settings_source
+        return self.settings_source()
 
 
 # --- where metrics go -------------------------------------------------------------------------------------------

@@ -9,10 +9,15 @@ import click
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "train": ("rllm.cli.train", "Train a model on tasks with reinforcement learning."),
+    "sft": ("rllm.cli.sft", "Fine-tune a model on given conversations."),
     "eval": ("rllm.cli.eval", "Evaluate a model on tasks."),
     "run": ("rllm.cli.run", "List, show, compare and check runs."),
     "model": ("rllm.cli.model", "Set up, list, show and push models."),
     "task": ("rllm.cli.task", "List and show tasks."),
+    "plugin": ("rllm.cli.plugin", "List and show plugins: who registered what."),
+    "doctor": ("rllm.cli.doctor", "Look for what would keep rLLM from working here."),
+    "init": ("rllm.cli.init", "Make a small agent project that trains."),
+    "completion": ("rllm.cli.completion", "Print what makes a shell complete commands and names."),
 }
 """Command → its module, and what the overview says of it."""
 

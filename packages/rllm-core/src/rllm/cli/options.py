@@ -26,7 +26,9 @@ def run_options(function: F) -> F:
     return function
 
 
-def as_options(tasks: str | None, settings: tuple[str, ...], options: Mapping[str, str | None]) -> dict[str, Any]:
+def as_options(
+    tasks: str | None, settings: tuple[str, ...], options: Mapping[str, str | None], *, named: str = "tasks"
+) -> dict[str, Any]:
     """The command line's settings as one layer. TASKS may be left out where --config or tasks=… names them."""
     from rllm.configure import parse_assignments
 
@@ -37,7 +39,7 @@ def as_options(tasks: str | None, settings: tuple[str, ...], options: Mapping[st
     layer = parse_assignments(assignments)
     layer |= {k: v for k, v in options.items() if v is not None}
     if tasks is not None:
-        layer["tasks"] = tasks
+        layer[named] = tasks
     return layer
 
 
@@ -68,7 +70,8 @@ def settings_help(kind: type[Any], context: click.Context, value: bool) -> None:
     write(kind, "")
     for section in ("backend", "task", "estimator", "loss", "logger"):
         for item in get_plugins().all(section):
-            if item.settings is not None:
+            if isinstance(item.settings_source, type):
                 click.echo(f"\nOf the {section} {item.name!r}:")
-                write(item.settings, f"{item.name}.")
+                write(item.settings_source, f"{item.name}.")
+    click.echo("\nOf the other tasks: rllm task show NAME")
     context.exit()

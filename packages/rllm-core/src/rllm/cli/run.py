@@ -30,7 +30,8 @@ def list_runs(folder: Path) -> None:
     for run in find_runs(folder):
         changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed_at))
         name, settings = str(run.path.relative_to(folder)), run.settings
-        rows.append((name, run.state, settings["tasks"], settings["model"], str(run.steps), _held_out(run), changed))
+        trained_on = settings["data" if run.kind == "sft" else "tasks"]
+        rows.append((name, run.state, trained_on, settings["model"], str(run.steps), _held_out(run), changed))
     _table(rows)
 
 
@@ -112,10 +113,10 @@ def _held_out(run: "RunRecord") -> str:
 
 
 def _not_default(run: "RunRecord") -> dict[str, Any]:
-    from rllm.config import EvalConfig, TrainConfig
+    from rllm.config import EvalConfig, SftConfig, TrainConfig
     from rllm.evals.runs import flat_settings
 
-    kind = TrainConfig if run.kind == "train" else EvalConfig
+    kind = {"train": TrainConfig, "eval": EvalConfig, "sft": SftConfig}[run.kind]
     defaults = dict(flat_settings(kind().model_dump(mode="json")))
     return {name: value for name, value in run.settings.items() if name in defaults and value != defaults[name]}
 

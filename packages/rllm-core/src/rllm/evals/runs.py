@@ -22,7 +22,7 @@ class RunRecord:
     """One run's folder."""
 
     path: Path
-    kind: Literal["train", "eval"]
+    kind: Literal["train", "eval", "sft"]
     state: State
     """``stopped``: asked to; ``ended early``: by an error, or killed."""
     settings: Mapping[str, Any]
@@ -79,7 +79,7 @@ def read_run(path: Path) -> RunRecord:
         raise ConfigError(f"a file of the run in {str(path)!r} is damaged: {error}") from error
     return RunRecord(
         path=path,
-        kind="train" if "estimator" in settings else "eval",
+        kind="sft" if "data" in settings else "train" if "estimator" in settings else "eval",
         state=_state(path, report),
         settings=settings,
         metrics=metrics,

@@ -3,7 +3,7 @@
 model name ──▶ backend (or a provider) ──▶ upstream ──▶ gateway ◀── agents
 """
 
-__all__ = ["Serving", "open_serving"]
+__all__ = ["Serving", "make_backend", "open_serving"]
 
 import contextlib
 import logging
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rllm.config import EvalConfig, LoraConfig, TrainConfig
-from rllm.configure import settings_of
+from rllm.configure import AnyConfig, settings_of
 from rllm.errors import ConfigError, ModelError
 from rllm.gateway import Gateway, PolicyUpstream, ProviderUpstream
 from rllm.models import ModelSource, resolve_model
@@ -45,33 +45,14 @@ async def open_serving(
 
     Raises ModelError for a model that can't be trained (a provider's), ConfigError for settings the backend refuses.
     """
-    trains = isinstance(config, TrainConfig)
     source = resolve_model(config.model, say)
-    if source.kind == "provider" and trains:
-        raise ModelError(
-            f"the model {config.model!r} is a provider's: its weights can't be trained. "
-            "Choose one of `rllm model list`, a folder, or a hub id; a provider's model can be evaluated"
-        )
     backend: TrainBackend | None = None
     store = TraceStore(traces)
     try:
-        if source.kind == "provider":
+        if source.kind == "provider" and isinstance(config, EvalConfig):
             policy = ProviderUpstream(source.base_url or "", source.api_key or "", source.model_id or source.name)
         else:
-            lora = config.lora if isinstance(config, TrainConfig) else LoraConfig()
-            backend = plugins.get("backend", config.backend).value(
-                BackendRequest(
-                    model_name=source.name,
-                    model_path=source.path,
-                    seed=config.seed,
-                    lora_rank=lora.rank,
-                    lora_alpha=lora.alpha if lora.alpha is not None else 2.0 * lora.rank,
-                    settings=settings_of(config, config.backend),
-                    trains=trains,
-                )
-            )
-            if not isinstance(backend, TrainBackend):
-                raise ConfigError(f"the backend {config.backend!r} made a {type(backend).__name__}, no TrainBackend")
+            backend = make_backend(config, plugins, source)
             info = backend.model
             renderer = Renderer(info.tokenizer, context_tokens=info.context_tokens)
             for what, problem in (("", renderer.bridge_problem), (" after tool calls", renderer.tool_bridge_problem)):
@@ -94,3 +75,30 @@ async def open_serving(
         if backend is not None:
             await backend.close()
         store.close()
+
+
+def make_backend(config: AnyConfig, plugins: PluginManager, source: ModelSource) -> TrainBackend:
+    """The backend that a configuration names, with the model in it.
+
+    Raises ModelError for a model that can't be trained (a provider's), ConfigError for settings the backend refuses.
+    """
+    if source.kind == "provider":
+        raise ModelError(
+            f"the model {config.model!r} is a provider's: its weights can't be trained. "
+            "Choose one of `rllm model list`, a folder, or a hub id; a provider's model can be evaluated"
+        )
+    lora = LoraConfig() if isinstance(config, EvalConfig) else config.lora
+    backend = plugins.get("backend", config.backend).value(
+        BackendRequest(
+            model_name=source.name,
+            model_path=source.path,
+            seed=config.seed,
+            lora_rank=lora.rank,
+            lora_alpha=lora.alpha if lora.alpha is not None else 2.0 * lora.rank,
+            settings=settings_of(config, config.backend),
+            trains=not isinstance(config, EvalConfig),
+        )
+    )
+    if not isinstance(backend, TrainBackend):
+        raise ConfigError(f"the backend {config.backend!r} made a {type(backend).__name__}, no TrainBackend")
+    return backend

@@ -90,6 +90,10 @@ class Renderer:
             raise ContextLengthError(len(ids), self.context_tokens)
         return ids
 
+    def text(self, messages: Sequence[Message], tools: Sequence[Message] | None, *, generation: bool) -> str:
+        """What the template writes; with the header of the reply to come where ``generation``. Raises TemplateError."""
+        return self._template.text(messages, tools, generation=generation)
+
     def encode(self, text: str) -> list[int]:
         """Ids of a text in which special tokens may stand by name; none is added."""
         return self._template.encode(text)

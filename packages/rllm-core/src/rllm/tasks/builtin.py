@@ -4,12 +4,17 @@ from __future__ import annotations
 
 __all__: list[str] = []
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
 
 from rllm.hookspecs import hookimpl
 from rllm.tasks.collected import PythonSettings, python_tasks
+from rllm.tasks.files import FileSettings, file_tasks
+from rllm.tasks.gym import GymTask
+from rllm.tasks.gym_names import GYM_TASKS
 from rllm.tasks.json_fields import JsonFieldsSettings, json_fields
-from rllm.tasks.jsonl import JsonlSettings, jsonl_tasks
 from rllm.tasks.letters import LettersSettings, letters_tasks
 from rllm.tasks.number_tasks import NUMBER_TASKS
 
@@ -21,6 +26,8 @@ if TYPE_CHECKING:
 def rllm_register_tasks(register: Register) -> None:
     for task in NUMBER_TASKS:
         register(task.name, task.source, summary=task.summary, settings=task.settings)
+    for gym_task in GYM_TASKS:
+        register(gym_task.name, gym_task.source, summary=gym_task.summary, settings=_later(gym_task))
     register(
         "json_fields",
         json_fields,
@@ -33,5 +40,10 @@ def rllm_register_tasks(register: Register) -> None:
         summary="say letters again by a rule; partial rewards, for rllm-tiny",
         settings=LettersSettings,
     )
-    register("jsonl", jsonl_tasks, summary="your own file, named as my_tasks.jsonl", settings=JsonlSettings)
+    register("file", file_tasks, summary="your own file: my_tasks.jsonl, .csv or .parquet", settings=FileSettings)
     register("python", python_tasks, summary="your own function, named as file.py:function", settings=PythonSettings)
+
+
+def _later(task: GymTask) -> Callable[[], type[BaseModel]]:
+    """Its settings when they are asked for: until then reasoning-gym is not imported."""
+    return lambda: task.settings

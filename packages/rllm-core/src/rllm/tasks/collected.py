@@ -12,7 +12,7 @@ from rllm.config import Settings
 from rllm.errors import ConfigError, TaskError
 from rllm.loading import load_object
 from rllm.protocols import TaskSource
-from rllm.tasks.jsonl import choose_grader
+from rllm.tasks.files import choose_grader
 from rllm.tasks.records import as_task, check_answers, check_ids
 from rllm.tasks.source import ListedTasks
 from rllm.tasks.split import HeldOut, split_by_question

@@ -8,19 +8,20 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from rllm.config import EvalConfig
-from rllm.configure import resolve_config, section_name, settings_of
+from rllm.configure import TASK_FILES, resolve_config, section_name, settings_of
 from rllm.errors import ConfigError, PluginError, TaskError, UnknownNameError
 from rllm.plugins import PluginManager, get_plugins
 from rllm.protocols import Registered, TaskSource
 from rllm.tasks.collected import PythonSettings, python_tasks, tasks_from
-from rllm.tasks.jsonl import JsonlSettings, jsonl_tasks
+from rllm.tasks.files import FileSettings, file_tasks
 
 
 def as_task_source(tasks: Any, settings: BaseModel | None, plugins: PluginManager) -> TaskSource:
     """The task source that ``tasks`` means, built with the section of the configuration that belongs to it.
 
-    Takes a registered name, ``file.jsonl``, ``file.py:function`` or ``module:function``, a function, a list of dicts
-    or ``Task`` objects, or a ``TaskSource``. Raises TaskError, ConfigError or UnknownNameError with what to do.
+    Takes a registered name, ``file.jsonl`` (or .csv, .parquet), ``file.py:function`` or ``module:function``, a
+    function, a list of dicts or ``Task`` objects, or a ``TaskSource``. Raises TaskError, ConfigError or
+    UnknownNameError with what to do.
     """
     if isinstance(tasks, str):
         return _named(tasks, settings, plugins)
@@ -30,7 +31,7 @@ def as_task_source(tasks: Any, settings: BaseModel | None, plugins: PluginManage
         name = getattr(tasks, "__name__", "tasks")
         return tasks_from(tasks, name=name, settings=_section(settings, PythonSettings))
     raise TaskError(
-        f"tasks is a {type(tasks).__name__}; give a name of `rllm task list`, a JSONL file, a function, or a list of "
+        f"tasks is a {type(tasks).__name__}; give a name of `rllm task list`, a file, a function, or a list of "
         "dicts or rllm.Task objects"
     )
 
@@ -50,8 +51,8 @@ def load_task_source(
 
 
 def _named(name: str, settings: BaseModel | None, plugins: PluginManager) -> TaskSource:
-    if name.endswith(".jsonl"):
-        return jsonl_tasks(_with(_section(settings, JsonlSettings), "jsonl", "path", name))
+    if name.endswith(TASK_FILES):
+        return file_tasks(_with(_section(settings, FileSettings), "file", "path", name))
     if ":" in name:
         return python_tasks(_with(_section(settings, PythonSettings), "python", "function", name))
     item = _registered(name, plugins)
@@ -72,7 +73,7 @@ def _registered(name: str, plugins: PluginManager) -> Registered:
         if name.endswith(".py"):
             hint = f"Tasks of a Python file are named by their function: {name}:make_tasks."
         elif "." in name or "/" in name:
-            hint = "A file of tasks is JSON Lines, and its name ends in .jsonl."
+            hint = f"The name of a file of tasks ends in {', '.join(TASK_FILES)}."
         raise UnknownNameError("task", name, error.known, hint) from None
 
 

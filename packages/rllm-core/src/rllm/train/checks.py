@@ -28,6 +28,11 @@ def check_config(config: TrainConfig, plugins: PluginManager) -> None:
             "sampling.temperature=0 makes every rollout of a task the same, so no group has a signal. "
             "Train with a temperature above 0, usually 1"
         )
+    if not plugins.get("loss", config.loss).extra.get("uses_rewards", True):
+        raise ConfigError(
+            f"loss={config.loss} takes no notice of rewards, so nothing would be learnt from them. "
+            "Use `rllm sft` for supervised fine-tuning, or another loss"
+        )
     smallest = {
         name: smallest_group(plugins.get("estimator", name))
         for name in {config.estimator, *config.estimator_by_role.values()}

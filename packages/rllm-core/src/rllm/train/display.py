@@ -45,15 +45,29 @@ def curve(values: Sequence[float], width: int = 40, low: float | None = None, hi
 class Display:
     """Progress of one run, as a context manager; every method may be called from the loop's thread only."""
 
-    def __init__(self, title: str, *, total_steps: int | None, time_limit_s: float | None, console: Console) -> None:
+    def __init__(
+        self,
+        title: str,
+        *,
+        total_steps: int | None,
+        time_limit_s: float | None = None,
+        console: Console,
+        drawn: str = "reward/mean",
+    ) -> None:
         self.title, self.total, self.limit_s, self.console = title, total_steps, time_limit_s, console
         self._started = time.monotonic()
         self._training_s = 0.0
-        self._rewards: list[float] = []
+        self._drawn = drawn
+        """The metric whose curve is drawn."""
+        self._curve: list[float] = []
         self._last: UpdateReport | None = None
         self._phase = "starting"
         self._live = Live(console=console, refresh_per_second=4) if console.is_terminal else None
         self._told_at = 0.0
+
+    @property
+    def _label(self) -> str:
+        return self._drawn.removesuffix("/mean").rpartition("/")[2]
 
     def __enter__(self) -> Self:
         if self._live is not None:
@@ -84,14 +98,14 @@ class Display:
         """A batch is done."""
         self._training_s = training_s
         self._last = report
-        if "reward/mean" in report.metrics:
-            self._rewards.append(report.metrics["reward/mean"])
+        if self._drawn in report.metrics:
+            self._curve.append(report.metrics[self._drawn])
         if self._live is not None:
             self._live.update(self._panel())
             return
         self._told_at = time.monotonic()
         of = f"/{self.total}" if self.total else ""
-        self.say(f"step {report.step}{of}  {self._figures()}  [{curve(self._rewards, 24)}]  {self._time_left()}")
+        self.say(f"step {report.step}{of}  {self._figures()}  [{curve(self._curve, 24)}]  {self._time_left()}")
 
     def validated(self, when: str, summary: Summary) -> None:
         """A validation is done."""
@@ -103,7 +117,7 @@ class Display:
 
     def _figures(self) -> str:
         m = {} if self._last is None else self._last.metrics
-        parts = [f"reward {m['reward/mean']:.3f}"] if "reward/mean" in m else ["reward none"]
+        parts = [f"{self._label} {m[self._drawn]:.3f}" if self._drawn in m else f"{self._label} none"]
         for name, label, form in (
             ("update/entropy", "entropy", ".2f"),
             ("update/kl_k3", "kl", ".1e"),
@@ -134,9 +148,9 @@ class Display:
         of = f" of {self.total}" if self.total else ""
         grid = Table.grid(padding=(0, 1))
         grid.add_row("progress", Text(f"{bar} step {self._last.step if self._last else 0}{of}, {self._time_left()}"))
-        if self._rewards:
-            low, high = min(self._rewards), max(self._rewards)
-            grid.add_row("reward", Text(f"{curve(self._rewards, width)} {low:.2f} to {high:.2f}"))
+        if self._curve:
+            low, high = min(self._curve), max(self._curve)
+            grid.add_row(self._label, Text(f"{curve(self._curve, width)} {low:.2f} to {high:.2f}"))
         grid.add_row("now", Text(f"{self._phase}, {_clock(time.monotonic() - self._started)} since the start"))
         return Panel(Group(grid, Text(self._figures())), title=self.title, title_align="left")
 

@@ -42,7 +42,7 @@ from rllm.train.display import Display
 from rllm.train.loggers import Loggers
 from rllm.train.metrics import UpdateReport, regrading_metrics, rollout_metrics, task_metrics, update_metrics
 from rllm.train.resuming import check_same_run, identity_of, restore
-from rllm.train.run import Run, TrainResult, export_model, save_what_there_is
+from rllm.train.run import Run, TrainResult, export_run, save_what_there_is
 from rllm.train.schedule import learning_rate, planned_steps, task_batches
 from rllm.train.signal_report import signal_report
 from rllm.train.stopping import RunStopped, Stopping
@@ -184,7 +184,7 @@ async def _train(run: Run, train_tasks: Sequence[Task]) -> TrainResult:
             is_whole = True
         if run.has_updated:
             await run.checkpoints.save(run.backend, run.cursor)
-            await export_model(run, after)
+            await export_run(run, after)
     except BaseException:
         await save_what_there_is(run)
         raise

@@ -1,6 +1,6 @@
 """Going on with a run: what must be as it was, and a clear word where it is not."""
 
-__all__ = ["check_same_run", "identity_of", "restore"]
+__all__ = ["check_same_run", "identity_of", "restore", "settings_of_run"]
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,6 +22,7 @@ WORDS = {
     "evaluator": "the evaluator",
     "train_tasks": "the training tasks (a checksum)",
     "held_out_tasks": "the held-out tasks (a checksum)",
+    "data": "the file of conversations (a checksum)",
 }
 
 
@@ -49,7 +50,7 @@ def check_same_run(
         # The learning rates so far were made for the number of steps that was planned.
         free = tuple(name for name in FREE if name not in ("steps", "epochs", "time_limit_s"))
     old = read_config_file(str(folder / "config.yaml"))
-    free = (*free, *old.get("loggers", ()), *settings["loggers"])
+    free = (*free, *old.get("loggers", ()), *settings.get("loggers", ()))
     found = [
         f"{name} was {old_value!r}, is {new_value!r}"
         for name, old_value, new_value in _differences(old, settings)
@@ -97,3 +98,11 @@ def _checksum(tasks: Sequence[Task]) -> str:
     for task in tasks:
         digest.update(repr((task.id, task.prompt, task.answer)).encode() + b"\n")
     return f"{len(tasks)}:{digest.hexdigest()[:12]}"
+
+
+def settings_of_run(run_dir: str) -> dict[str, Any]:
+    """The settings that a run was started with. Raises ConfigError where there is no run."""
+    path = Path(run_dir) / "config.yaml"
+    if not path.exists():
+        raise ConfigError(f"{run_dir!r} holds no run to resume: there is no config.yaml in it")
+    return read_config_file(str(path))

@@ -1,11 +1,11 @@
 """What the steps of one run share, and what comes of it."""
 
-__all__ = ["Run", "TrainResult", "export_model", "save_what_there_is"]
+__all__ = ["Run", "TrainResult", "export_model", "export_run", "save_what_there_is"]
 
 import asyncio
 import dataclasses
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,30 +97,40 @@ class Run:
         self.is_between = True
 
 
-async def export_model(run: Run, after: Summary | None) -> None:
-    """The model as it is now, in the run's folder, with LoRA the adapter by itself too, each with its card; each goes
-    in the place of the one before when it is whole. ``after`` is the last validation, for the card.
+async def export_run(run: Run, after: Summary | None) -> None:
+    """The model as it is now, in the run's folder; ``after`` is the last validation, for its card."""
+    before = None if run.cursor.before is None else Summary.from_dict(run.cursor.before)
+
+    def card(what: ExportKind) -> str:
+        return model_card(run.config, run.parts.source.name, what, steps=run.steps, before=before, after=after)
+
+    await export_model(run.backend, run.folder, has_adapter=run.config.lora.rank > 0, card=card)
+
+
+async def export_model(
+    backend: TrainBackend, folder: RunFolder, *, has_adapter: bool, card: Callable[[ExportKind], str]
+) -> None:
+    """A model, with LoRA the adapter by itself too, each with its card; each goes in the place of the one before when
+    it is whole.
 
     Raises RunFolderError where the disk does not take it.
     """
-    kinds: dict[ExportKind, Path] = {"model": run.folder.model}
-    if run.config.lora.rank > 0:
-        kinds["adapter"] = run.folder.adapter
+    kinds: dict[ExportKind, Path] = {"model": folder.model}
+    if has_adapter:
+        kinds["adapter"] = folder.adapter
     for what, final in kinds.items():
         partial = final.with_name(f"{final.name}.partial")
         try:
             await asyncio.to_thread(shutil.rmtree, partial, ignore_errors=True)
-            await run.backend.export(partial, what)
-            before = None if run.cursor.before is None else Summary.from_dict(run.cursor.before)
-            card = model_card(run.config, run.parts.source.name, what, steps=run.steps, before=before, after=after)
-            (partial / "README.md").write_text(card, encoding="utf-8")
+            await backend.export(partial, what)
+            (partial / "README.md").write_text(card(what), encoding="utf-8")
         except OSError as error:
             shutil.rmtree(partial, ignore_errors=True)
             raise RunFolderError(
                 f"the {what} can't be written to {str(final)!r}: {error.strerror or error}. Free space there and "
                 "resume; what the checkpoints hold is whole"
             ) from error
-        run.folder.replace_folder(partial, final)
+        folder.replace_folder(partial, final)
 
 
 async def save_what_there_is(run: Run) -> None:
@@ -133,7 +143,7 @@ async def save_what_there_is(run: Run) -> None:
     try:
         if run.is_between:
             await run.checkpoints.save(run.backend, run.cursor)
-        await export_model(run, None)
+        await export_run(run, None)
         run.display.say(f"stopped after {run.steps} steps; the model as it is now: {run.folder.model}")
     except (RLLMError, OSError) as error:
         run.display.say(f"stopped after {run.steps} steps; what was done since the last checkpoint is lost: {error}")

@@ -1,14 +1,16 @@
 """Which tasks each batch takes, how many batches there are, and their learning rates: pure functions of the seed."""
 
-__all__ = ["learning_rate", "planned_steps", "task_batches"]
+__all__ = ["learning_rate", "planned_sft_steps", "planned_steps", "task_batches"]
 
 import math
 from collections.abc import Iterator, Sequence
+from typing import TypeVar
 
 import numpy as np
 
-from rllm.config import OptimizerConfig, TrainConfig
-from rllm.types import Task
+from rllm.config import OptimizerConfig, SftConfig, TrainConfig
+
+T = TypeVar("T")
 
 
 def planned_steps(config: TrainConfig, n_tasks: int) -> int | None:
@@ -24,8 +26,16 @@ def planned_steps(config: TrainConfig, n_tasks: int) -> int | None:
     return max(1, math.ceil((config.epochs or 1.0) * batches_of_a_pass))
 
 
-def task_batches(tasks: Sequence[Task], batch_tasks: int, seed: int) -> Iterator[list[Task]]:
-    """Batches without end: each pass takes every task once, in an order of its own; its last batch may be smaller."""
+def planned_sft_steps(config: SftConfig, n_conversations: int) -> int:
+    """``steps`` where given, else ``epochs`` passes over the conversations."""
+    if config.steps is not None:
+        return config.steps
+    return max(1, math.ceil(config.epochs * math.ceil(n_conversations / config.batch_size)))
+
+
+def task_batches(tasks: Sequence[T], batch_tasks: int, seed: int) -> Iterator[list[T]]:
+    """Batches without end: each pass takes every task (or conversation) once, in an order of its own; its last batch
+    may be smaller."""
     epoch = 0
     while True:
         order = np.random.default_rng((seed, epoch)).permutation(len(tasks))

@@ -5,7 +5,6 @@ __all__ = ["AgentTrainer"]
 import asyncio
 import concurrent.futures
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -15,6 +14,7 @@ from rllm.configure import read_config_file, resolve_config
 from rllm.errors import ConfigError
 from rllm.plugins import PluginManager, get_plugins
 from rllm.train.loop import TrainResult, train
+from rllm.train.resuming import settings_of_run
 from rllm.train.stopping import Stopping
 
 
@@ -64,7 +64,7 @@ class AgentTrainer:
         self._resumes, self._allows_changes = resume is not None, allow_changes
         layers: list[Mapping[str, Any]] = [read_config_file(config) if config else {}, given, settings or {}]
         if resume is not None:
-            layers = [_settings_of_run(resume), *layers, {"run_dir": resume}]
+            layers = [settings_of_run(resume), *layers, {"run_dir": resume}]
         self.config = resolve_config(TrainConfig, layers, self._plugins)
         self._console = console
         self._stopping = Stopping()
@@ -118,10 +118,3 @@ class AgentTrainer:
             stopping=self._stopping,
             **self._objects,
         )
-
-
-def _settings_of_run(run_dir: str) -> dict[str, Any]:
-    path = Path(run_dir) / "config.yaml"
-    if not path.exists():
-        raise ConfigError(f"{run_dir!r} holds no run to resume: there is no config.yaml in it")
-    return read_config_file(str(path))

@@ -7,7 +7,7 @@ is infinite in float32, and infinity times an advantage of 0 is NaN.
 
 from __future__ import annotations
 
-__all__ = ["PpoSettings", "importance_sampling", "importance_weights", "k3", "ppo"]
+__all__ = ["PpoSettings", "cross_entropy", "importance_sampling", "importance_weights", "k3", "ppo"]
 
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,11 @@ class PpoSettings(Settings):
     """And above 1 + clip_high; more than clip_low leaves unlikely tokens room to grow ("clip-higher")."""
     dual_clip: float | None = Field(default=None, gt=1)
     """Bounds the loss of a target with a negative advantage by dual_clip × |A|, whatever its ratio; null does not."""
+
+
+def cross_entropy(logprobs: Tensor, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:
+    """−logprob, [N], nats: the likelihood of given tokens, for supervised fine-tuning. Advantages play no part."""
+    return -logprobs, {"nll": -logprobs.detach()}
 
 
 def importance_sampling(logprobs: Tensor, inputs: LossInputs) -> tuple[Tensor, dict[str, Tensor]]:

@@ -1,4 +1,4 @@
-"""The user's JSONL: what is read, how it is split, and how a broken line is named."""
+"""The user's files: what is read, how it is split, and how a broken line is named."""
 
 import json
 
@@ -115,7 +115,7 @@ def test_a_folder_is_no_file(tmp_path):
 
 @pytest.mark.parametrize("name", ["tasks.json", "folder/tasks"])
 def test_a_name_that_looks_like_a_file_is_told_what_a_file_is_called(plugins, name):
-    with pytest.raises(UnknownNameError, match=r"its name ends in .jsonl"):
+    with pytest.raises(UnknownNameError, match=r"ends in .jsonl, .csv, .parquet"):
         as_task_source(name, None, plugins)
 
 
@@ -153,7 +153,7 @@ def test_all_can_be_held_out_for_an_evaluation():
 
 def test_the_settings_of_a_file_are_reached_from_the_command_line(plugins):
     write("t.jsonl", *sums(20))
-    layer = {"tasks": "t.jsonl"} | parse_assignments(["jsonl.held_out=4", "jsonl.max_tokens=9"])
+    layer = {"tasks": "t.jsonl"} | parse_assignments(["file.held_out=4", "file.max_tokens=9"])
     config = resolve_config(TrainConfig, [layer], plugins)
     source = as_task_source("t.jsonl", settings_of(config, "t.jsonl"), plugins)
     assert (len(source.held_out()), source.max_tokens) == (4, 9)
@@ -162,11 +162,11 @@ def test_the_settings_of_a_file_are_reached_from_the_command_line(plugins):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"held_out": -3}, "jsonl.held_out"),
+        ({"held_out": -3}, "file.held_out"),
         ({"held_out": 1.5}, "a share of the questions lies between 0 and 1"),
-        ({"grader": "fuzzy"}, "jsonl.grader='fuzzy' won't do"),
-        ({"hold_out": 3}, "no setting 'jsonl.hold_out'.*'jsonl.held_out'"),
-        ({"path": "other.jsonl"}, "tasks is 't.jsonl', but jsonl.path is 'other.jsonl'. Leave jsonl.path out"),
+        ({"grader": "fuzzy"}, "file.grader='fuzzy' won't do"),
+        ({"hold_out": 3}, "no setting 'file.hold_out'.*'file.held_out'"),
+        ({"path": "other.jsonl"}, "tasks is 't.jsonl', but file.path is 'other.jsonl'. Leave file.path out"),
     ],
 )
 def test_a_wrong_setting_of_a_file_is_named(settings, message):
@@ -177,9 +177,9 @@ def test_a_wrong_setting_of_a_file_is_named(settings, message):
 
 def test_the_registered_name_takes_the_file_as_a_setting():
     write("t.jsonl", *sums(20))
-    assert len(load_task_source("jsonl", {"path": "t.jsonl", "held_out": 2}).held_out()) == 2
-    with pytest.raises(ConfigError, match=r"jsonl.path is not set"):
-        load_task_source("jsonl")
+    assert len(load_task_source("file", {"path": "t.jsonl", "held_out": 2}).held_out()) == 2
+    with pytest.raises(ConfigError, match=r"file.path is not set"):
+        load_task_source("file")
 
 
 # --- which grader is the file's own
@@ -207,3 +207,62 @@ def as_value(graded):
 def test_a_file_without_any_answers_has_no_grader_of_its_own():
     write("t.jsonl", {"prompt": "Write a poem."}, {"prompt": "Write a song."})
     assert load_task_source("t.jsonl", {"held_out": 0}).evaluator is None
+
+
+# --- CSV and Parquet ----------------------------------------------------------------------------------------------
+
+
+def test_a_csv_file_gives_the_tasks_that_jsonl_would(tmp_path):
+    (tmp_path / "t.csv").write_bytes(
+        b'\xef\xbb\xbfprompt,answer,level\r\n"Red, or\r\nblue?",blue,3\r\n\r\n"Say ""hi""",hi,\r\n'
+    )
+    tasks = load_task_source("t.csv", {"held_out": 0}).train()
+    assert [(t.prompt, t.answer, t.data) for t in tasks] == [
+        ("Red, or\r\nblue?", "blue", {"level": "3"}),
+        ('Say "hi"', "hi", {}),
+    ]
+    assert len({t.id for t in tasks}) == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("question,answer\n1,2\n", "t.csv line 1: its first row must name the columns; there is no 'prompt'"),
+        ("prompt,answer,answer\n", "the column 'answer' stands there twice"),
+        ("prompt,answer\na,b\n1,2,3\n", "t.csv row at line 3: it has 3 values for 2 columns. Quote what holds commas"),
+        ('prompt,answer\n"a,b\n', "t.csv row at line 2: it is no CSV"),
+        ("prompt,answer\na,b\nc,\n", 't.csv row at line 3: "answer" is missing. Each row needs'),
+        ("prompt,answer\n,b\n", 't.csv row at line 2: "prompt" is missing'),
+        ("prompt,answer\n", "t.csv holds no tasks. Each row needs"),
+        (b"prompt,answer\n\xff,b\n", "t.csv: it is not UTF-8"),
+    ],
+)
+def test_what_is_wrong_with_a_csv_file_is_named(tmp_path, content, message):
+    (tmp_path / "t.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(TaskError) as caught:
+        load_task_source("t.csv")
+    assert message in str(caught.value)
+
+
+def test_a_parquet_file_gives_the_tasks_that_jsonl_would(tmp_path):
+    arrow = pytest.importorskip("pyarrow")
+    import datetime
+
+    import pyarrow.parquet
+
+    rows = [
+        {"prompt": "a", "answer": 1, "when": datetime.date(2026, 1, 2), "tags": ["x", "y"]},
+        {"prompt": "b", "answer": 2, "when": None, "tags": None},
+    ]
+    pyarrow.parquet.write_table(arrow.Table.from_pylist(rows), tmp_path / "t.parquet")
+    tasks = load_task_source("t.parquet", {"held_out": 0}).train()
+    assert [(t.prompt, t.answer, t.data) for t in tasks] == [
+        ("a", 1, {"when": "2026-01-02", "tags": ["x", "y"]}),
+        ("b", 2, {}),
+    ]
+    (tmp_path / "t.parquet").write_bytes(b"PAR1 no")
+    with pytest.raises(TaskError, match=r"t\.parquet is no Parquet file"):
+        load_task_source("t.parquet")
+    pyarrow.parquet.write_table(arrow.Table.from_pylist([*rows, {"prompt": "c"}]), tmp_path / "t.parquet")
+    with pytest.raises(TaskError, match=r't\.parquet row 3: "answer" is missing\. Each row needs'):
+        load_task_source("t.parquet")

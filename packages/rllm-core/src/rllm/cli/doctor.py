@@ -1,0 +1,32 @@
+"""``rllm doctor``: what would keep rLLM from working on this machine, each with the next step."""
+
+__all__ = ["command"]
+
+import dataclasses
+import json
+import sys
+
+import click
+
+MARKS = {"ok": "ok  ", "note": "note", "problem": "NO  "}
+
+
+@click.command()
+@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+def command(as_json: bool) -> None:
+    """Look for what would keep rLLM from working here: versions, memory, threads, precision, ports, plugins.
+
+    Exit status 1 where there is a problem. Nothing is changed, and nothing is fetched.
+    """
+    from rllm.cli.diagnosis import examine
+
+    findings = examine()
+    if as_json:
+        click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+    else:
+        for finding in findings:
+            click.echo(f"{MARKS[finding.status]}  {finding.name:<11} {finding.what}")
+            if finding.next_step:
+                click.echo(f"      {'':<11} → {finding.next_step}")
+    if any(finding.status == "problem" for finding in findings):
+        sys.exit(1)
