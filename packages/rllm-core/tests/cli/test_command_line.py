@@ -13,10 +13,10 @@ RLLM = str(Path(sys.executable).with_name("rllm"))
 
 @pytest.fixture
 def rllm(tmp_path):
-    def call(*arguments: str, code: int = 0, answers: str = "", **environment: str) -> str:
+    def call(*arguments: str, code: int = 0, answers: str = "", folder: str = ".", **environment: str) -> str:
         done = subprocess.run(
             [RLLM, *arguments],
-            cwd=tmp_path,
+            cwd=tmp_path / folder,
             input=answers,
             capture_output=True,
             text=True,
@@ -96,3 +96,34 @@ def test_a_provider_can_not_be_trained_and_one_that_is_away_is_said_so(rllm):
 
 def test_the_tiny_model_is_tried_by_the_path_of_an_evaluation(rllm):
     assert "it says:" in rllm("model", "setup", "rllm-tiny")
+
+
+def test_plugins_are_listed_and_shown_with_what_they_have_registered(rllm):
+    assert "rllm.tasks.builtin  " in rllm("plugin", "list")
+    assert "estimator grpo (by rllm.advantage.builtin)" in rllm("plugin", "show", "grpo")
+    assert "task letters (by rllm.tasks.builtin)" in rllm("plugin", "show", "rllm.tasks.builtin")
+    assert "Did you mean 'grpo'" in rllm("plugin", "show", "grop", code=1)
+
+
+def test_an_init_project_is_whole_and_never_overwrites(rllm, tmp_path):
+    assert "rllm train --config rllm.yaml" in rllm("init", "mine")
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q"], cwd=tmp_path / "mine", capture_output=True, text=True, timeout=200
+    )
+    assert "2 passed" in done.stdout, done.stdout
+    settings = ("--model", "rllm-tiny", "python.held_out=4", "run_dir=run")
+    assert "4 questions" in rllm("eval", "--config", "rllm.yaml", *settings, folder="mine")
+    rllm("train", "--config", "rllm.yaml", *settings[:3], "steps=1", "run_dir=trained", folder="mine")
+    rllm("run", "show", "trained", folder="mine")
+    assert "holds README.md, agent.py" in rllm("init", "mine", code=1)
+
+
+def test_a_shells_completion_knows_commands_tasks_and_models(rllm):
+    assert "_RLLM_COMPLETE=bash_complete" in rllm("completion", "bash")
+
+    def completed(words: str) -> str:
+        return rllm(_RLLM_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(len(words.split(" ")) - 1))
+
+    assert "plain,train" in completed("rllm tr")
+    assert "plain,chain_sum" in completed("rllm train chain_")
+    assert "plain,rllm-tiny" in completed("rllm eval --model rllm")

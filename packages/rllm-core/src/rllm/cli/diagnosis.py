@@ -76,8 +76,7 @@ def _distributions() -> Findings:
         yield DiagnosticFinding(
             "rllm", "problem", f"the folder {shadow} hides the installed rllm from scripts in here", "rename it"
         )
-    if owners:
-        yield DiagnosticFinding("rllm", "ok", f"rllm-core {metadata.version('rllm-core')} in {where}")
+    yield DiagnosticFinding("rllm", "ok", f"rllm-core {metadata.version('rllm-core')} in {where}")
 
 
 def _packages() -> Findings:

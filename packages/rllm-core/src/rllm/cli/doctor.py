@@ -25,8 +25,8 @@ def command(as_json: bool) -> None:
         click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
     else:
         for finding in findings:
-            click.echo(f"{MARKS[finding.status]}  {finding.name:<11} {finding.what}")
+            click.echo(f"{MARKS[finding.status]}  {finding.name:<13} {finding.what}")
             if finding.next_step:
-                click.echo(f"      {'':<11} → {finding.next_step}")
+                click.echo(f"      {'':<13} → {finding.next_step}")
     if any(finding.status == "problem" for finding in findings):
         sys.exit(1)

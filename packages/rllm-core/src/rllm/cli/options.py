@@ -10,12 +10,28 @@ import click
 F = TypeVar("F", bound=Callable[..., Any])
 
 
+def complete_tasks(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The registered tasks that begin so."""
+    from rllm.plugins import get_plugins
+
+    return [name for name in get_plugins().names("task") if name.startswith(incomplete)]
+
+
+def complete_models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The models that have a name and begin so."""
+    from rllm.models import list_models
+
+    return [source.name for source in list_models() if source.name.startswith(incomplete)]
+
+
 def run_options(function: F) -> F:
     """TASKS, the settings, and the five options that everyone uses."""
     decorators = [
-        click.argument("tasks", required=False),
+        click.argument("tasks", required=False, shell_complete=complete_tasks),
         click.argument("settings", nargs=-1, metavar="[KEY=VALUE]..."),
-        click.option("--model", help="A name of `rllm model list`, a folder, or a hub id."),
+        click.option(
+            "--model", help="A name of `rllm model list`, a folder, or a hub id.", shell_complete=complete_models
+        ),
         click.option("--agent", help="path/to/file.py:function, module:function, or a registered agent."),
         click.option("--evaluator", help="Likewise; without it the tasks' own."),
         click.option("--backend", help="The training backend [default: tinker]."),
