@@ -29,9 +29,13 @@ def reference_logprobs(model, row):
     return torch.cat([torch.zeros(1), chosen])
 
 
+PRODUCTS = ["torch", "onednn"]
+
+
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_logprobs_equal_a_plain_forward(family, open_backend, model_folder):
-    backend = open_backend(family)
+async def test_logprobs_equal_a_plain_forward(family, products, open_backend, model_folder):
+    backend = open_backend(family, products=products)
     rows = random_rows(temperature=0.7)
     model = reference_model(model_folder(family))
     for row, got in zip(rows, await backend.logprobs(rows), strict=True):
@@ -82,10 +86,11 @@ def assert_same_gradient(got, expected, rtol):
         assert gap <= rtol * scale, f"{name}: {gap} of {scale}"
 
 
+@pytest.mark.parametrize("products", PRODUCTS)
 @pytest.mark.parametrize("family", FAMILIES)
-async def test_the_gradient_equals_that_of_plain_forwards(family, open_backend, model_folder):
+async def test_the_gradient_equals_that_of_plain_forwards(family, products, open_backend, model_folder):
     rows = random_rows(temperature=0.7)
-    got, _ = await engine_gradient(open_backend(family), rows, spec())
+    got, _ = await engine_gradient(open_backend(family, products=products), rows, spec())
     model = reference_model(model_folder(family))
     assert_same_gradient(got, reference_gradient(model, rows), rtol=1e-4)
 

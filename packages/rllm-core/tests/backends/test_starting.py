@@ -20,13 +20,35 @@ def mixed_layers(backend):
 @pytest.mark.parametrize(("gain", "takes_bf16"), [(2.1, True), (0.4, False)])
 async def test_bf16_is_taken_where_it_pays(gain, takes_bf16, open_backend, monkeypatch, caplog):
     caplog.set_level("INFO", "rllm.backends")
-    monkeypatch.setattr(starting, "bf16_gain", lambda width: gain)
+    monkeypatch.setattr(starting, "bf16_gain", lambda width, multiply: gain)
     monkeypatch.setattr(starting, "SMALL_WIDTH", 0)
     backend = open_backend()
     assert bool(mixed_layers(backend)) == takes_bf16
     assert backend.capabilities.exact == (not takes_bf16)
     assert f"{gain:.1f} times as fast" in caplog.text
     assert ("bf16 products" if takes_bf16 else "fp32, ") in caplog.text
+
+
+def onednn_layers(backend):
+    return [m for m in backend._engine._policy.network.modules() if type(m).__name__ == "OneDnnLinear"]
+
+
+@pytest.mark.parametrize(("gain", "takes_onednn"), [(2.1, True), (1.1, False), (0.0, False)])
+async def test_onednn_is_taken_where_it_pays(gain, takes_onednn, open_backend, monkeypatch, caplog):
+    caplog.set_level("INFO", "rllm.backends")
+    monkeypatch.setattr(starting, "onednn_gain", lambda width: gain)
+    monkeypatch.setattr(starting, "SMALL_WIDTH", 0)
+    assert bool(onednn_layers(open_backend(precision="fp32"))) == takes_onednn
+    assert f"oneDNN multiplies fp32 {gain:.1f} times as fast" in caplog.text
+    assert ("fp32, oneDNN" in caplog.text) == takes_onednn
+
+
+async def test_products_are_as_asked_and_refused_where_there_are_none(open_backend, monkeypatch):
+    assert not onednn_layers(open_backend(products="torch"))
+    assert onednn_layers(open_backend(products="onednn", precision="fp32"))
+    monkeypatch.setattr(starting, "onednn_gain", lambda width: 0.0)
+    with pytest.raises(ConfigError, match=r"tinker\.products=onednn, but there is no oneDNN for cpu"):
+        open_backend(products="onednn")
 
 
 async def test_what_is_asked_for_is_not_measured(open_backend, monkeypatch):

@@ -21,7 +21,7 @@ from rllm.backends.local.loading import LoadedModel, load_model, load_weights
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.sampling import SamplingLoop
 from rllm.backends.local.settings import TinkerSettings
-from rllm.backends.local.starting import check_deterministic, describe, is_mixed, set_threads
+from rllm.backends.local.starting import check_deterministic, describe, has_onednn, is_mixed, set_threads
 from rllm.backends.local.thread import EngineThread
 from rllm.backends.local.trainer import Trainer
 from rllm.errors import BackendError, ConfigError, ContextLengthError
@@ -133,12 +133,13 @@ class _Engine:
         loaded = load_model(request, settings)
         self.info = loaded.info
         self._request, self._settings = request, settings
-        self.is_mixed = is_mixed(loaded, settings)
+        self._has_onednn = has_onednn(loaded, settings)
+        self.is_mixed = is_mixed(loaded, settings, has_onednn=self._has_onednn)
         self._policy = self._policy_of(loaded, trains=request.trains)
         if loaded.device.type == "cpu":
             set_threads(self._policy, settings)
         check_deterministic(self._policy, settings, self.info.name)
-        self._runs_as = describe(self._policy, self.is_mixed)
+        self._runs_as = describe(self._policy, is_mixed=self.is_mixed, has_onednn=self._has_onednn)
         log.info("%s: %s", self.info.name, self._runs_as)
         self._trainer = Trainer(self._policy, settings)
         self._reference: Trainer | None = None
@@ -150,6 +151,7 @@ class _Engine:
         return Policy(
             loaded,
             is_mixed=self.is_mixed,
+            has_onednn=self._has_onednn,
             lora_rank=self._request.lora_rank if trains else 0,
             lora_alpha=self._request.lora_alpha,
             seed=self._request.seed,

@@ -4,7 +4,7 @@ Each draw brings its own number, and a row's distribution is computed from that 
 does not matter.
 """
 
-__all__ = ["Drawn", "draw_full", "draw_modified", "modified_logprobs"]
+__all__ = ["Drawn", "draw_full", "draw_modified", "modified_logprobs", "score_tokens"]
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 
 from rllm.types import SamplingParams
+
+BLOCK = 256
+"""Tokens of the vocabulary that are summed up together."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +39,31 @@ def draw_full(
     used = sorted(set(rows))
     place = {row: k for k, row in enumerate(used)}
     chosen = logits if len(used) == len(logits) else logits[torch.tensor(used, device=logits.device)]
-    logprobs = torch.log_softmax(chosen if temperature == 1 else chosen / temperature, -1)
-    tokens = _invert(logprobs.exp(), [place[row] for row in rows], uniforms)
+    if temperature != 1:
+        chosen = chosen / temperature
+    # One exp and no log-softmax of the whole vocabulary: at 64 rows each pass over it takes as long as two layers.
+    powers, sums, norms = _powers(chosen)
     at = torch.tensor([place[row] for row in rows], device=logits.device)
-    values: list[float] = logprobs[at, tokens].tolist()
+    tokens = _invert(powers, sums, at, torch.tensor(uniforms, dtype=torch.float64))
+    values: list[float] = (chosen[at, tokens] - norms[at]).tolist()
     ids: list[int] = tokens.tolist()
     return [
-        Drawn(token, value, top_of(logprobs[place[row]], n))
+        Drawn(token, value, top_of(chosen[place[row]] - norms[place[row]], n))
         for token, value, row, n in zip(ids, values, rows, tops, strict=True)
     ]
+
+
+def score_tokens(logits: Tensor, tokens: Tensor) -> Tensor:
+    """float32[n]: of each row of float32[n, V] logits the logprob of one token, nats, as ``draw_full`` reports it."""
+    _, _, norms = _powers(logits)
+    return logits.gather(1, tokens[:, None])[:, 0] - norms
 
 
 def draw_modified(logits: Tensor, params: SamplingParams, counts: Mapping[int, int], uniform: float) -> Drawn:
     """Draw from float32[V] logits as ``params`` cuts and bends them; ``counts`` are the ids drawn so far."""
     logprobs = modified_logprobs(logits, params, counts)
     is_greedy = params.temperature == 0
-    token = int(logprobs.argmax() if is_greedy else _invert(logprobs.exp()[None], [0], [uniform])[0])
+    token = int(logprobs.argmax() if is_greedy else _invert_one(logprobs.exp(), uniform))
     return Drawn(token, float(logprobs[token]), top_of(logprobs, params.top_logprobs))
 
 
@@ -96,27 +108,47 @@ def top_of(logprobs: Tensor, n: int) -> tuple[tuple[int, float], ...]:
     return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 
 
-def _invert(probabilities: Tensor, rows: Sequence[int], uniforms: Sequence[float]) -> Tensor:
+def _invert_one(probabilities: Tensor, uniform: float) -> Tensor:
+    powers = _in_blocks(probabilities[None])
+    at = torch.zeros(1, dtype=torch.int64, device=probabilities.device)
+    return _invert(powers, powers.sum(-1), at, torch.tensor([uniform], dtype=torch.float64))[0]
+
+
+def _powers(logits: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """exp(logits − their greatest) in blocks, the blocks' sums [B, V / BLOCK], and the log of the norm [B]."""
+    top = logits.amax(-1, keepdim=True)
+    powers = _in_blocks((logits - top).exp_())
+    sums = powers.sum(-1)
+    return powers, sums, top[:, 0] + sums.sum(-1).log()
+
+
+def _in_blocks(powers: Tensor) -> Tensor:
+    """float32[B, V] as [B, V / BLOCK, BLOCK], filled up with zeros."""
+    pad = -powers.shape[1] % BLOCK
+    return (torch.nn.functional.pad(powers, (0, pad)) if pad else powers).unflatten(1, (-1, BLOCK))
+
+
+def _invert(blocks: Tensor, sums: Tensor, rows: Tensor, uniforms: Tensor) -> Tensor:
     """int64[n]: for each draw the first token whose cumulative probability exceeds u × the total.
 
-    float32[B, V] probabilities. The product is kept below the total, so that a token of probability 0 is never drawn.
+    Probabilities in blocks, not necessarily summing to 1, the blocks' sums, the row of each draw, and its u. First the
+    block is found by the sums, then the token within it: only the sums and one block per draw are added up one after
+    another. The goal is kept below the total, so that a token of probability 0 is never drawn.
     """
-    # torch adds up a float32 cumsum in float64 on CPU: its error is that of one rounding.
-    cumulative = torch.cumsum(probabilities, -1)
-    by_row: list[list[int]] = [[] for _ in range(len(cumulative))]
-    for k, row in enumerate(rows):
-        by_row[row].append(k)
-    width = max(len(draws) for draws in by_row)
-    u = torch.zeros(len(cumulative), width, dtype=torch.float64)
-    for row, draws in enumerate(by_row):
-        for column, k in enumerate(draws):
-            u[row, column] = uniforms[k]
-    total = cumulative[:, -1:].cpu()
-    goal = (u * total.double()).float()
-    goal = torch.minimum(goal, torch.nextafter(total, torch.zeros_like(total)))
-    found = torch.searchsorted(cumulative, goal.to(cumulative.device), right=True).cpu()
-    tokens = torch.zeros(len(rows), dtype=torch.int64)
-    for row, draws in enumerate(by_row):
-        for column, k in enumerate(draws):
-            tokens[k] = found[row, column]
-    return tokens.to(probabilities.device)
+    block, rest = _search(sums[rows].cpu().double(), uniforms)
+    held = blocks[rows, block.to(rows.device)].cpu().double()
+    # What is left of the goal, as a share of the block's own sum, which was rounded otherwise.
+    share = rest / sums[rows, block.to(rows.device)].cpu().double()
+    token, _ = _search(held, share)
+    return (block * BLOCK + token).to(blocks.device)
+
+
+def _search(weights: Tensor, uniforms: Tensor) -> tuple[Tensor, Tensor]:
+    """int64[n]: the first index at which the cumulative weight exceeds u × the total, and by how much that goal exceeds
+    the weight before it, float64[n]. float64[n, k] weights."""
+    cumulative = torch.cumsum(weights, -1)
+    total = cumulative[:, -1:]
+    goal = torch.minimum(uniforms[:, None] * total, torch.nextafter(total, torch.zeros_like(total)))
+    found = torch.searchsorted(cumulative, goal, right=True)
+    before = torch.where(found > 0, cumulative.gather(1, (found - 1).clamp(min=0)), 0.0)
+    return found[:, 0], (goal - before)[:, 0]

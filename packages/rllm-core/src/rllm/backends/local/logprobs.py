@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from rllm.backends.local.arithmetic import ROWS, round_up
+from rllm.backends.local.products import Multiply, by_torch
 
 CHUNK_BYTES = 64 * 2**20
 """Of logits made at a time."""
@@ -24,6 +25,8 @@ class LogitTransform:
 
     scale: float = 1.0
     softcap: float | None = None
+    multiply: Multiply = by_torch
+    """How the head's products are made."""
 
     def forward(self, raw: Tensor) -> Tensor:
         """Float32 logits of the head's output; may overwrite it."""
@@ -58,16 +61,17 @@ def log_softmax_rows(
     hidden: Tensor, weight: Tensor, bias: Tensor | None, transform: LogitTransform, temperatures: Tensor
 ) -> Tensor:
     """float32[n, V]: log softmax(logits / temperature) of [n, H] hidden states."""
-    logits = transform.forward(head_output(hidden, weight, bias))
+    logits = transform.forward(head_output(hidden, weight, bias, transform.multiply))
     return torch.log_softmax(logits.div_(temperatures[:, None]), -1)
 
 
-def head_output(hidden: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def head_output(hidden: Tensor, weight: Tensor, bias: Tensor | None, multiply: Multiply) -> Tensor:
     """float32[n, V] of [n, H], with the rows padded to a multiple of ROWS."""
     n = len(hidden)
     hidden = hidden.float()
     padded = F.pad(hidden, (0, 0, 0, round_up(n, ROWS) - n)) if n % ROWS else hidden
-    return F.linear(padded, weight, bias)[:n]
+    product = multiply(padded, weight)[:n]
+    return product if bias is None else product + bias
 
 
 def target_logprobs(
@@ -136,7 +140,7 @@ class _TargetLogprobs(torch.autograd.Function):
             if ctx.kept:
                 lp, ctx.kept[k] = ctx.kept[k], None
             else:
-                raw = head_output(states, weight, bias) if transform.softcap is not None else None
+                raw = head_output(states, weight, bias, transform.multiply) if transform.softcap is not None else None
                 lp = log_softmax_rows(states, weight, bias, transform, heat)
             heads = targets.heads[edges] - softmaxes.start
             g = gradients[0][edges]
@@ -145,9 +149,11 @@ class _TargetLogprobs(torch.autograd.Function):
             d.index_put_((heads, targets.tokens[edges]), g, accumulate=True)
             d = transform.backward(d.div_(heat[:, None]), raw)
             if to_hidden is not None:
-                to_hidden.index_add_(0, targets.sources[softmaxes], (d @ weight).to(to_hidden.dtype))
+                to_hidden.index_add_(
+                    0, targets.sources[softmaxes], transform.multiply(d, weight.t()).to(to_hidden.dtype)
+                )
             if to_weight is not None:
-                to_weight.addmm_(d.t(), states)
+                to_weight += transform.multiply(d.t(), states.t())
             if to_bias is not None:
                 to_bias += d.sum(0)
         return to_hidden, to_weight, to_bias, None, None

@@ -1,6 +1,6 @@
 """What this machine has and is fast at: cores, bfloat16, memory."""
 
-__all__ = ["bf16_gain", "cores", "saved_bytes", "total_memory"]
+__all__ = ["bf16_gain", "cores", "onednn_gain", "saved_bytes", "total_memory"]
 
 import os
 import time
@@ -11,24 +11,37 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from rllm.backends.local.products import Multiply, by_onednn, by_torch
+
 DECODE_ROWS = 64
 """Rows of the matrix product that precisions are compared by: those of a full decode step."""
 
 
-def bf16_gain(width: int, *, repeats: int = 9) -> float:
-    """How many times faster a CPU multiplies matrices in bfloat16 than in float32.
+def onednn_gain(width: int, *, repeats: int = 9) -> float:
+    """How many times faster oneDNN multiplies float32 matrices than torch's own products; 0 where it is not there."""
+    x, weight = torch.ones(DECODE_ROWS, width), torch.ones(4 * width, width)
+    try:
+        by_onednn(x, weight)
+    except (AttributeError, NotImplementedError, RuntimeError):
+        return 0.0
+    return _ratio(lambda: by_torch(x, weight), lambda: by_onednn(x, weight), repeats)
+
+
+def bf16_gain(width: int, multiply: Multiply = by_torch, *, repeats: int = 9) -> float:
+    """How many times faster a CPU multiplies matrices in bfloat16 than in float32 (by ``multiply``).
 
     At the shape of a decode step through a model of this width; 2 and more with AVX-512-BF16 or AMX, a tenth where
     bfloat16 is emulated. The two take turns, so that a busy machine slows down both.
     """
     x, weight = torch.ones(DECODE_ROWS, width), torch.ones(4 * width, width)
     half, half_weight = x.to(torch.bfloat16), weight.to(torch.bfloat16)
-    single: list[float] = []
-    double: list[float] = []
-    for _ in range(repeats):
-        single.append(_seconds(lambda: F.linear(x, weight)))
-        double.append(_seconds(lambda: F.linear(half, half_weight)))
-    return min(single) / min(double)
+    return _ratio(lambda: multiply(x, weight), lambda: F.linear(half, half_weight), repeats)
+
+
+def _ratio(slow: Callable[[], object], fast: Callable[[], object], repeats: int) -> float:
+    """The least time of one over the least time of the other, taken in turns."""
+    times = [(_seconds(slow), _seconds(fast)) for _ in range(repeats)]
+    return min(a for a, _ in times) / min(b for _, b in times)
 
 
 def cores() -> int:

@@ -18,15 +18,16 @@ from torch import Tensor, nn
 from rllm.backends.local.choosing import choose_body, is_invariant
 from rllm.backends.local.loading import LoadedModel
 from rllm.backends.local.logprobs import LogitTransform, head_output
-from rllm.backends.local.precision import refresh, use_bf16_linears
+from rllm.backends.local.precision import MixedLinear, refresh
+from rllm.backends.local.products import Multiply, OneDnnLinear, by_onednn, by_torch, replace_linears
 
 
 class Policy:
     """One set of weights that can be run and trained.
 
-    ``is_mixed``: bf16 linear layers. ``lora_rank`` 0 trains all weights. ``checkpoints``: whether ``training`` may
-    compute layers again. Raises ModelError where the model's logits
-    can't be made from its hidden states.
+    ``is_mixed``: bf16 linear layers. ``has_onednn``: float32 products by oneDNN. ``lora_rank`` 0 trains all weights.
+    ``checkpoints``: whether ``training`` may compute layers again. Raises ModelError where the model's logits can't be
+    made from its hidden states.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class Policy:
         loaded: LoadedModel,
         *,
         is_mixed: bool,
+        has_onednn: bool = False,
         lora_rank: int = 0,
         lora_alpha: float = 0.0,
         seed: int = 0,
@@ -43,12 +45,12 @@ class Policy:
         self.network = loaded.network
         self.device = loaded.device
         self.head: nn.Linear = self.network.get_output_embeddings()
-        self.transform = _transform_of(self.network)
+        self.transform = _transform_of(self.network, by_onednn if has_onednn else by_torch)
         self.body, self.kv_bytes_per_token = choose_body(self.network, self.device, self.logits)
         for parameter in self.network.parameters():
             parameter.requires_grad_(trains and lora_rank == 0)
-        if is_mixed:
-            use_bf16_linears(self.network, self.head)
+        if is_mixed or has_onednn:
+            replace_linears(self.network, self.head, MixedLinear.of if is_mixed else OneDnnLinear.of)
         self.adapted: Any = None
         """peft's model around the network; None where all weights are trained."""
         if lora_rank > 0:
@@ -85,14 +87,14 @@ class Policy:
 
     def logits(self, hidden: Tensor) -> Tensor:
         """float32[n, V] of [n, H] hidden states, at temperature 1; no gradient."""
-        return self.transform.forward(head_output(hidden, self.head.weight, self.head.bias))
+        return self.transform.forward(head_output(hidden, self.head.weight, self.head.bias, self.transform.multiply))
 
 
-def _transform_of(network: Any) -> LogitTransform:
+def _transform_of(network: Any, multiply: Multiply) -> LogitTransform:
     """What lies between the head and the logits, by the names that transformers' configurations have for it."""
     config: dict[str, Any] = network.config.get_text_config().to_dict()
     scale = float(config.get("logit_scale") or 1.0) / float(config.get("logits_scaling") or 1.0)
-    return LogitTransform(scale=scale, softcap=config.get("final_logit_softcapping"))
+    return LogitTransform(scale=scale, softcap=config.get("final_logit_softcapping"), multiply=multiply)
 
 
 def _with_lora(network: Any, rank: int, alpha: float, seed: int) -> Any:

@@ -4,7 +4,7 @@ Measured against bf16 throughout (sampler against trainer, in nats): mean gap .0
 attention, norms and head stay float32.
 """
 
-__all__ = ["MixedLinear", "refresh", "use_bf16_linears"]
+__all__ = ["MixedLinear", "refresh"]
 
 from typing import Any
 
@@ -48,14 +48,6 @@ class _MixedProduct(torch.autograd.Function):
         to_x = (g @ half).float() if ctx.needs_input_grad[0] else None
         to_weight = (g.flatten(0, -2).t() @ rounded.flatten(0, -2)).float() if ctx.needs_input_grad[1] else None
         return to_x, to_weight, None
-
-
-def use_bf16_linears(model: nn.Module, head: nn.Module) -> None:
-    """Put a MixedLinear in the place of every linear layer of ``model`` but ``head``."""
-    for parent in list(model.modules()):
-        for name, child in list(parent.named_children()):
-            if type(child) is nn.Linear and child is not head:
-                setattr(parent, name, MixedLinear.of(child))
 
 
 @torch.no_grad()

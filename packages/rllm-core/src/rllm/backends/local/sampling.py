@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from rllm.backends.local.bodies import SharedBody
-from rllm.backends.local.drawing import Drawn, draw_full, draw_modified
+from rllm.backends.local.drawing import Drawn, draw_full, draw_modified, score_tokens
 from rllm.backends.local.draws import Draw, SampleJob, Stream
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.rows import CachedRows, PlainRows, Rows
@@ -181,8 +181,7 @@ class SamplingLoop:
         start = 0
         for hidden in self._rows.read_whole(prompt[:-1], self._settings.prefill_tokens):
             stop = start + len(hidden)
-            logprobs = torch.log_softmax(self._policy.logits(hidden), -1)
-            found = logprobs.gather(1, targets[start + 1 : stop + 1, None])[:, 0]
+            found = score_tokens(self._policy.logits(hidden), targets[start + 1 : stop + 1])
             scores[start + 1 : stop + 1] = found.cpu().numpy()
             start = stop
         return scores

@@ -10,7 +10,8 @@ from rllm.config import Settings
 
 
 class TinkerSettings(Settings):
-    """How the embedded engine computes. None of these changes what is computed, but ``precision``."""
+    """How the embedded engine computes. None of these changes what is computed, but ``precision`` (and
+    ``products``, in the last bits)."""
 
     device: Literal["auto", "cpu", "cuda", "mps"] = "auto"
     """``auto``: a CUDA GPU where there is one, else the CPU."""
@@ -18,6 +19,9 @@ class TinkerSettings(Settings):
     """``bf16``: the layers' matrices are multiplied in bfloat16; master weights, residuals, attention and the softmax
     stay float32. ``auto``: bf16 on CUDA, and on a CPU that multiplies it at least 1.5 times as fast when the engine
     starts; else fp32, in which sampler and trainer agree to the last digits. bf16 needs ``ratio_cap`` in training."""
+    products: Literal["auto", "torch", "onednn"] = "auto"
+    """Whose float32 matrix products are taken on a CPU: torch's own, or oneDNN's; ``auto``: oneDNN's where they are at
+    least 1.5 times as fast when the engine starts, as on AMD's processors with AVX-512."""
     deterministic: bool | None = None
     """Whether a completion must have the same bits whoever shares its batch, so that a run can be repeated. It costs
     nothing, it is how the engine computes; ``true`` refuses a device, a precision or a model where it is not so, None
