@@ -214,7 +214,7 @@ def test_small_divergences_are_not_lost_in_float32():
 
 def test_the_built_in_losses_come_through_the_hook():
     plugins = PluginManager(load_installed=False)
-    assert plugins.names("loss") == ["importance_sampling", "ppo"]
+    assert plugins.names("loss") == ["cross_entropy", "importance_sampling", "ppo"]
     assert plugins.get("loss", "ppo").settings is PpoSettings
 
 
