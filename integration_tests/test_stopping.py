@@ -11,7 +11,7 @@ import pytest
 
 import rllm
 
-from .conftest import RUN, finish, outcome, start
+from .conftest import AGENT, RUN, finish, outcome, start
 
 
 def read_until(process, mark: str) -> None:
@@ -20,9 +20,18 @@ def read_until(process, mark: str) -> None:
         assert line, f"ended early with code {process.wait()}, without a line that has {mark!r}"
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What ``RUN`` leaves behind when nobody stops it."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "agent.py").write_text(AGENT)
+    finish(start(folder, *RUN, "run_dir=run"))
+    return outcome(folder / "run")
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("mark", ["held out; batches", "step 2/"], ids=["in the first validation", "in a step"])
-def test_asked_once_it_ends_the_step_saves_and_goes_on_later(here, number, code, mark):
+def test_asked_once_it_ends_the_step_saves_and_goes_on_later(here, whole, number, code, mark):
     process = start(here, *RUN, "run_dir=run")
     read_until(process, mark)
     process.send_signal(number)
@@ -30,8 +39,7 @@ def test_asked_once_it_ends_the_step_saves_and_goes_on_later(here, number, code,
     assert f"stopped by {number.name} after" in output
     assert "Traceback" not in output
     finish(start(here, "--resume", "run"))
-    finish(start(here, *RUN, "run_dir=whole"))
-    assert outcome(here / "run") == outcome(here / "whole")
+    assert outcome(here / "run") == whole
 
 
 def test_asked_twice_it_ends_at_once_and_goes_on_later(here):

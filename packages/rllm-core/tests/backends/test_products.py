@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from rllm.backends.local.machine import onednn_gain
+from rllm.backends.local.precision import rounded_once
 from rllm.backends.local.products import OneDnnLinear, by_onednn, by_torch
 
 pytestmark = pytest.mark.skipif(onednn_gain(64, repeats=1) == 0, reason="this torch has no oneDNN")
@@ -38,3 +39,12 @@ def test_a_layers_gradients_are_torchs(bias):
     for a, b in zip(*found, strict=True):
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
     assert ours.weight is plain.weight
+
+
+def test_a_tensor_is_rounded_once_until_it_is_written_to():
+    x = torch.randn(4, 8)
+    first = rounded_once(x)
+    assert rounded_once(x) is first
+    assert torch.equal(first, x.to(torch.bfloat16))
+    x.mul_(2)
+    assert torch.equal(rounded_once(x), x.to(torch.bfloat16))

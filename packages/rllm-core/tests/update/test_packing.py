@@ -95,3 +95,14 @@ def test_a_group_costs_its_prompt_once_and_its_last_tokens_nothing():
     assert len(packing.forest) == 50 + n
     assert len(packing.sources) == 1 + n
     assert len(packing.targets) == n + n
+
+
+def test_enough_tokens_end_a_micro_batch_between_groups_and_not_within_one():
+    def group(first, n, prompt=40):
+        begin = [first] * prompt
+        return [row_of([*begin, first + k, 1, 2], [0.0] * prompt + [0.5] * 3, 1.0) for k in range(1, n + 1)]
+
+    made = [*group(10, 4), *group(30, 4), *group(50, 4)]
+    assert [p.rows for p in pack(made, 1000, 32)] == [(0, 1, 2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
+    assert [p.rows for p in pack(made, 1000, 60)] == [(0, 1, 2, 3, 4, 5, 6, 7), (8, 9, 10, 11)]
+    assert [p.rows for p in pack(made, 1000)] == [tuple(range(12))]

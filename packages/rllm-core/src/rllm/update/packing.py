@@ -20,6 +20,9 @@ from rllm.types import Row
 
 Ints = NDArray[np.int64]
 
+REPEATED = 1 / 16
+"""What may be computed again for the sake of smaller micro-batches, as a share of one."""
+
 
 @dataclass(frozen=True)
 class Forest:
@@ -119,10 +122,10 @@ def sort_key(sequence: NDArray[np.int32]) -> bytes:
     return sequence.astype(">i4").tobytes()
 
 
-def pack(rows: Sequence[Row], max_tokens: int) -> list[Packing]:
+def pack(rows: Sequence[Row], max_tokens: int, enough_tokens: int | None = None) -> list[Packing]:
     """Split rows into micro-batches of at most ``max_tokens`` distinct input tokens, and each into its forest.
 
-    Rows without a target are left out. A single row longer than ``max_tokens`` gets a micro-batch of its own. What a
+    From ``enough_tokens`` on a micro-batch ends where little is shared with the next row. Rows without a target are left out. A single row longer than ``max_tokens`` gets a micro-batch of its own. What a
     row holds after its last target, and that target itself, is no input: nothing is predicted from it.
     """
     inputs: dict[int, NDArray[np.int32]] = {}
@@ -131,15 +134,17 @@ def pack(rows: Sequence[Row], max_tokens: int) -> list[Packing]:
         if len(at):
             inputs[k] = row.tokens[: at[-1]]
     order = sorted(inputs, key=lambda k: (sort_key(inputs[k]), k))
-    return [_packing(rows, inputs, part) for part in _cut(order, inputs, max_tokens)]
+    enough = max_tokens if enough_tokens is None else min(enough_tokens, max_tokens)
+    return [_packing(rows, inputs, part) for part in _cut(order, inputs, max_tokens, enough)]
 
 
-def _cut(order: list[int], inputs: dict[int, NDArray[np.int32]], max_tokens: int) -> Iterator[list[int]]:
+def _cut(order: list[int], inputs: dict[int, NDArray[np.int32]], max_tokens: int, enough: int) -> Iterator[list[int]]:
     part: list[int] = []
     size, before = 0, np.zeros(0, np.int32)
     for k in order:
-        added = len(inputs[k]) - common_prefix(before, inputs[k])
-        if part and size + added > max_tokens:
+        shared = common_prefix(before, inputs[k])
+        added = len(inputs[k]) - shared
+        if part and (size + added > max_tokens or (size >= enough and shared <= enough * REPEATED)):
             yield part
             part, size, added = [], 0, len(inputs[k])
         part.append(k)

@@ -48,7 +48,7 @@ def draw_full(
     values: list[float] = (chosen[at, tokens] - norms[at]).tolist()
     ids: list[int] = tokens.tolist()
     return [
-        Drawn(token, value, top_of(chosen[place[row]] - norms[place[row]], n))
+        Drawn(token, value, top_of(chosen[place[row]] - norms[place[row]], n) if n else ())
         for token, value, row, n in zip(ids, values, rows, tops, strict=True)
     ]
 
@@ -102,8 +102,6 @@ def _only(logprobs: Tensor, kept: Tensor) -> Tensor:
 
 def top_of(logprobs: Tensor, n: int) -> tuple[tuple[int, float], ...]:
     """The n likeliest ids of float32[V] and their logprobs, best first."""
-    if n == 0:
-        return ()
     best = torch.topk(logprobs, min(n, len(logprobs)))
     return tuple(zip(best.indices.tolist(), best.values.tolist(), strict=True))
 

@@ -27,6 +27,8 @@ class LogitTransform:
     softcap: float | None = None
     multiply: Multiply = by_torch
     """How the head's products are made."""
+    multiply_gradients: Multiply = by_torch
+    """How those of its backward are."""
 
     def forward(self, raw: Tensor) -> Tensor:
         """Float32 logits of the head's output; may overwrite it."""
@@ -150,10 +152,10 @@ class _TargetLogprobs(torch.autograd.Function):
             d = transform.backward(d.div_(heat[:, None]), raw)
             if to_hidden is not None:
                 to_hidden.index_add_(
-                    0, targets.sources[softmaxes], transform.multiply(d, weight.t()).to(to_hidden.dtype)
+                    0, targets.sources[softmaxes], transform.multiply_gradients(d, weight.t()).to(to_hidden.dtype)
                 )
             if to_weight is not None:
-                to_weight += transform.multiply(d.t(), states.t())
+                to_weight += transform.multiply_gradients(d.t(), states.t())
             if to_bias is not None:
                 to_bias += d.sum(0)
         return to_hidden, to_weight, to_bias, None, None

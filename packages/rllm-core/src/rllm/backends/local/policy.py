@@ -19,7 +19,7 @@ from rllm.backends.local.choosing import choose_body, is_invariant
 from rllm.backends.local.loading import LoadedModel
 from rllm.backends.local.logprobs import LogitTransform, head_output
 from rllm.backends.local.precision import MixedLinear, refresh
-from rllm.backends.local.products import Multiply, OneDnnLinear, by_onednn, by_torch, replace_linears
+from rllm.backends.local.products import Multiply, OneDnnLinear, by_bf16, by_onednn, by_torch, replace_linears
 
 
 class Policy:
@@ -45,7 +45,9 @@ class Policy:
         self.network = loaded.network
         self.device = loaded.device
         self.head: nn.Linear = self.network.get_output_embeddings()
-        self.transform = _transform_of(self.network, by_onednn if has_onednn else by_torch)
+        multiply = by_onednn if has_onednn else by_torch
+        # Gradients of the head may be rounded as the layers' are; its logits are not, for the sampler's are not.
+        self.transform = _transform_of(self.network, multiply, by_bf16 if is_mixed else multiply)
         self.body, self.kv_bytes_per_token = choose_body(self.network, self.device, self.logits)
         for parameter in self.network.parameters():
             parameter.requires_grad_(trains and lora_rank == 0)
@@ -90,11 +92,16 @@ class Policy:
         return self.transform.forward(head_output(hidden, self.head.weight, self.head.bias, self.transform.multiply))
 
 
-def _transform_of(network: Any, multiply: Multiply) -> LogitTransform:
+def _transform_of(network: Any, multiply: Multiply, multiply_gradients: Multiply) -> LogitTransform:
     """What lies between the head and the logits, by the names that transformers' configurations have for it."""
     config: dict[str, Any] = network.config.get_text_config().to_dict()
     scale = float(config.get("logit_scale") or 1.0) / float(config.get("logits_scaling") or 1.0)
-    return LogitTransform(scale=scale, softcap=config.get("final_logit_softcapping"), multiply=multiply)
+    return LogitTransform(
+        scale=scale,
+        softcap=config.get("final_logit_softcapping"),
+        multiply=multiply,
+        multiply_gradients=multiply_gradients,
+    )
 
 
 def _with_lora(network: Any, rank: int, alpha: float, seed: int) -> Any:

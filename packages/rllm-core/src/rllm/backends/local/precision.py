@@ -30,24 +30,33 @@ class MixedLinear(nn.Linear):
         return mixed
 
     def forward(self, input: Tensor) -> Tensor:
-        product: Tensor = _MixedProduct.apply(input, self.weight, self.rounded)  # pyright: ignore
+        product: Tensor = _MixedProduct.apply(input, self.weight, self.rounded, rounded_once(input))  # pyright: ignore
         return product + self.bias if self.has_bias else product
+
+
+def rounded_once(x: Tensor) -> Tensor:
+    """``x`` in bfloat16: one copy for all layers that read the same tensor, as those of queries, keys and values do."""
+    version = None if x.is_inference() else x._version
+    held: tuple[int | None, Tensor] | None = getattr(x, "_rllm_rounded", None)
+    if held is None or held[0] != version:
+        held = (version, x.detach().to(torch.bfloat16))
+        x._rllm_rounded = held  # type: ignore[attr-defined]
+    return held[1]
 
 
 class _MixedProduct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, half: Tensor) -> Tensor:
-        rounded = x.to(torch.bfloat16)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, half: Tensor, rounded: Tensor) -> Tensor:
         ctx.save_for_backward(rounded, half)
         return F.linear(rounded, half).float()
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, Tensor | None, None, None]:
         rounded, half = ctx.saved_tensors
         g = gradients[0].to(torch.bfloat16)
         to_x = (g @ half).float() if ctx.needs_input_grad[0] else None
         to_weight = (g.flatten(0, -2).t() @ rounded.flatten(0, -2)).float() if ctx.needs_input_grad[1] else None
-        return to_x, to_weight, None
+        return to_x, to_weight, None, None
 
 
 @torch.no_grad()

@@ -1,6 +1,6 @@
 """How many tokens the trainer takes at a time, from what one token keeps for the backward and the memory there is."""
 
-__all__ = ["MICRO_BATCH_TOKENS", "Room", "measure_room"]
+__all__ = ["ENOUGH_TOKENS", "MICRO_BATCH_TOKENS", "Room", "measure_room"]
 
 import logging
 from dataclasses import dataclass
@@ -15,6 +15,8 @@ from rllm.update.packing import forest_of
 log = logging.getLogger("rllm.backends")
 
 MICRO_BATCH_TOKENS = 2048
+"""At most so many, where what the rows share is worth it."""
+ENOUGH_TOKENS = 384
 """More at a time is not faster: the matrix products are as fast as they get."""
 
 PROBE_TOKENS = 64

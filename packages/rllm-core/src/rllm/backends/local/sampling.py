@@ -116,6 +116,8 @@ class SamplingLoop:
             self._streams.append(opened[key])
         if opened:
             self._rows.shrink(self._spare_tokens)
+            # At once, for the draws of a prompt soon part: growing again and again would copy everything each time.
+            self._rows.reserve(sum(len(s.draws) for s in self._streams))
 
     def _read(self) -> None:
         """Read on in the prompts; where one ends, its draws draw their first token."""

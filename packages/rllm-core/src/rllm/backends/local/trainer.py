@@ -18,7 +18,7 @@ from rllm.backends.local.checkpoint import restore_state, save_state
 from rllm.backends.local.logprobs import Targets, target_logprobs
 from rllm.backends.local.objective import Measures, TargetArrays, objective
 from rllm.backends.local.policy import Policy
-from rllm.backends.local.room import MICRO_BATCH_TOKENS, Room, measure_room
+from rllm.backends.local.room import ENOUGH_TOKENS, MICRO_BATCH_TOKENS, Room, measure_room
 from rllm.backends.local.settings import TinkerSettings
 from rllm.errors import BackendError, NothingToTrainError
 from rllm.protocols import AdamParams, LossSpec, StepResult
@@ -35,6 +35,8 @@ class Trainer:
         self._policy = policy
         self._settings = settings
         self._room: Room | None = None
+        # Asked for a size, it is that size.
+        self._enough = None if settings.micro_batch_tokens else ENOUGH_TOKENS
         self._optimizer: torch.optim.AdamW | None = None
 
     def step(self, rows: Sequence[Row], loss: LossSpec, optim: AdamParams) -> StepResult:
@@ -44,7 +46,7 @@ class Trainer:
         """
         _require_all_or_none(rows)
         room = self._room_for_training()
-        packings = pack(rows, room.micro_batch_tokens)
+        packings = pack(rows, room.micro_batch_tokens, self._enough)
         if not packings:
             raise NothingToTrainError(f"none of the {len(rows)} rows has a token to train on: every mask is 0")
         parameters = self._policy.trainable()
@@ -84,7 +86,7 @@ class Trainer:
         found = [np.zeros(len(row.tokens), np.float32) for row in rows]
         with self._policy.without_adapter() if without_adapter else nullcontext():
             # Nothing is kept for a backward, so any size fits that is worth having.
-            for packing in pack(rows, self._settings.micro_batch_tokens or MICRO_BATCH_TOKENS):
+            for packing in pack(rows, self._settings.micro_batch_tokens or MICRO_BATCH_TOKENS, self._enough):
                 logprobs, _ = self._forward(packing)
                 at = torch.from_numpy(np.concatenate(packing.edges)).to(logprobs.device)
                 _scatter(logprobs[at], packing, found)
