@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 TRANSFORMERS := 5.5.3 5.10.1
 READY := $(VENV)/.ready
 
-.PHONY: train test test-slow test-versions test-loggers test-vllm bench lint format clean
+.PHONY: train test test-slow test-versions test-loggers test-vllm bench docs commands lint format clean
 
 train: $(READY)  ## the main job: train a real model on this machine's CPU, and show that it got better
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
@@ -34,6 +34,12 @@ test-vllm: $(READY) $(VENV)-vllm/.ready  ## what a run leaves behind, in a real 
 
 bench: $(VENV)-bench/.ready  ## our speed against the peers', about half an hour on a machine that does nothing else
 	for script in sampling update step; do $(VENV)-bench/bin/python benchmarks/$$script.py || exit 1; done
+
+docs: $(READY)  ## the documentation as a site, in build/docs; a warning or a dead link fails
+	$(BIN)/python -m sphinx --fail-on-warning --nitpicky --fresh-env --quiet docs build/docs
+
+commands: $(READY)  ## docs/commands.md anew, from the commands' own help
+	$(BIN)/python tools/commands_page.py
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -2,7 +2,7 @@
 
 A fence's info string says what becomes of it:
 
-    ```python title="my_agent.py"    (any language with a title) is written to that file
+    ```python title="my_agent.py"    (any language with a title) is written to that file, behind what has gone there
     ```python                        is run as a script
     ```console                       each line after "$ " is run and must succeed
     ```console fails                 each must fail, and print the lines that follow it
@@ -14,13 +14,12 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from pages import DOCS, ROOT, Block, append, blocks
 
-ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted(DOCS.glob("*.md"))]
 NOT_RUN = {
     "README.md": 3,
     "models.md": 3,
@@ -28,26 +27,6 @@ NOT_RUN = {
     "training.md": 1,
 }
 """Page → blocks that are only shown. A new one must be entered here, so that nobody hides code by chance."""
-
-FENCE = re.compile(r"^```(\w+)([^\n]*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-
-
-@dataclass(frozen=True)
-class Block:
-    language: str
-    info: str
-    body: str
-    line: int
-
-    @property
-    def title(self) -> str | None:
-        found = re.search(r'title="([^"]+)"', self.info)
-        return found and found[1]
-
-
-def blocks(page: Path) -> list[Block]:
-    text = page.read_text()
-    return [Block(m[1], m[2].strip(), m[3], text[: m.start()].count("\n") + 1) for m in FENCE.finditer(text)]
 
 
 def run(arguments: list[str], folder: Path, where: str, *, fails: bool = False) -> str:
@@ -80,8 +59,7 @@ def test_the_code_of_a_page_runs(page, tmp_path):
         if "no-run" in block.info:
             continue
         if block.title:
-            (tmp_path / block.title).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / block.title).write_text(block.body)
+            append(block, tmp_path)
         elif block.language == "python":
             script = tmp_path / f"block_{block.line}.py"
             script.write_text(block.body)
@@ -97,15 +75,7 @@ def test_what_is_only_shown_is_known():
     assert {name: n for name, n in shown.items() if n} == NOT_RUN
 
 
-def test_every_hook_has_its_place_in_the_docs():
-    from rllm import hookspecs
-
-    page = (ROOT / "docs" / "hooks.md").read_text()
-    missing = [name for name in vars(hookspecs) if name.startswith("rllm_") and f"`{name}" not in page]
-    assert missing == []
-
-
-def test_no_link_between_pages_is_dead():
-    for page in PAGES:
-        for target in re.findall(r"\]\(([^)#]+\.md)[^)]*\)", page.read_text()):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}"
+def test_no_link_of_the_readme_is_dead():
+    links = re.findall(r"\]\(([^)#:]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert [target for target in links if not (ROOT / target).exists()] == []
+    assert {f"docs/{page.name}" for page in PAGES if page.parent == DOCS} - {"docs/index.md"} <= set(links)
