@@ -110,8 +110,6 @@ def test_thoughts_are_no_answer_and_an_empty_box_is_none():
 HOSTILE = {
     "a tower of powers": ENDLESS,
     "a number of ten billion digits": "10^{10^{10}}",
-    "a huge factorial": "(10^9)!",
-    "a sum without end": r"\sum_{i=1}^{10^9} i^{i}",
     "an expansion": "(x+y+z+w)^{300}",
     "deep fractions": r"\frac{1}{" * 60 + "2" + "}" * 60,
     "deep parentheses": "(" * 300 + "1" + ")" * 300,
