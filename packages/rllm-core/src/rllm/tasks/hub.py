@@ -83,13 +83,10 @@ class HubRepo:
         try:
             with _no_progress_bars(datasets):
                 found = datasets.load_dataset(self.name, config, split=split, revision=self.commit)
-        except ValueError as error:
-            # A configuration or split that is not there; it is a plain ValueError, as is much else.
+        except Exception as error:  # a missing configuration or split is a plain ValueError there, as is much else
             raise TaskError(
                 f"{where}: its split {split!r} can't be loaded: {_short(error)}. {self._advice()}"
             ) from error
-        except Exception as error:
-            raise TaskError(f"{where}, can't be loaded: {_short(error)}. {self._advice()}") from error
         self._check_commit(found, where)
         missing = [column for column in columns if column not in found.column_names]
         if missing:
@@ -111,7 +108,7 @@ class HubRepo:
     def _advice(self) -> str:
         if self.commit is None:
             return "HF_HUB_OFFLINE is set, so only what was loaded before is there: unset it to load the set"
-        return f"Its form may have changed since: choose an older commit as revision (this is {self.commit})"
+        return f"If its form has changed, choose an older commit as revision (this is {self.commit})"
 
     def _check_commit(self, found: Any, where: str) -> None:
         """Offline the library takes the newest cached copy, whatever revision was asked for."""
