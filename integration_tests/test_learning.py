@@ -28,6 +28,11 @@ JSON_FIELDS = ("json_fields", "steps=14", "optimizer.lr=3e-6")
 LETTERS = ("letters", "--model", "rllm-tiny", "steps=40", "optimizer.lr=5e-5")
 
 
+GENERATORS = ("--model", "rllm-tiny", "steps=40", "optimizer.lr=1e-4", "validation.samples=8")
+"""Generators of reasoning-gym, of which the tiny model knows a little. Over two seeds rewards rose by .13 to .20,
+those of `chain_sum` and `lcm` far above what a constant answer gets (.09)."""
+
+
 def train(folder: Path, *arguments: str) -> dict:
     """The report of one run."""
     done = subprocess.run([RLLM, "train", *arguments, f"run_dir={folder}"], stdout=subprocess.PIPE, text=True)
@@ -85,3 +90,12 @@ def test_the_tiny_model_learns_letters_within_a_minute(tmp_path, seed):
 def test_the_tiny_model_learns_nothing_from_permuted_rewards(tmp_path, seed):
     report = train(tmp_path / "run", *LETTERS, f"seed={seed}", "shuffle_rewards=true")
     assert report["after"]["reward"] - report["before"]["reward"] < 0.1
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("name", ["chain_sum", "lcm", "products"])
+def test_the_tiny_model_learns_three_generators(tmp_path, name, seed):
+    report = train(tmp_path / "run", name, *GENERATORS, f"seed={seed}")
+    before, after = report["before"], report["after"]
+    assert before["reward"] > 0
+    assert after["reward"] - before["reward"] >= 0.08

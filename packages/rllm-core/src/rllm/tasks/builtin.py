@@ -12,10 +12,12 @@ from pydantic import BaseModel
 from rllm.hookspecs import hookimpl
 from rllm.tasks.collected import PythonSettings, python_tasks
 from rllm.tasks.files import FileSettings, file_tasks
+from rllm.tasks.gsm8k import Gsm8kSettings, gsm8k
 from rllm.tasks.gym import GymTask
 from rllm.tasks.gym_names import GYM_TASKS
 from rllm.tasks.json_fields import JsonFieldsSettings, json_fields
 from rllm.tasks.letters import LettersSettings, letters_tasks
+from rllm.tasks.math_task import MathSettings, math_tasks
 from rllm.tasks.number_tasks import NUMBER_TASKS
 
 if TYPE_CHECKING:
@@ -39,6 +41,15 @@ def rllm_register_tasks(register: Register) -> None:
         letters_tasks,
         summary="say letters again by a rule; partial rewards, for rllm-tiny",
         settings=LettersSettings,
+    )
+    register(
+        "gsm8k", gsm8k, summary="grade-school word problems; loaded from the Hugging Face hub", settings=Gsm8kSettings
+    )
+    register(
+        "math",
+        math_tasks,
+        summary="competition problems, MATH-500 held out; loaded from the Hugging Face hub",
+        settings=MathSettings,
     )
     register("file", file_tasks, summary="your own file: my_tasks.jsonl, .csv or .parquet", settings=FileSettings)
     register("python", python_tasks, summary="your own function, named as file.py:function", settings=PythonSettings)

@@ -3,11 +3,12 @@
 Small question spaces make this matter: two draws of a hundred sums share most of them, whatever their seeds.
 """
 
-__all__ = ["HeldOut", "question_key", "split_by_question"]
+__all__ = ["HeldOut", "draw_questions", "question_key", "question_of", "split_by_question", "without_questions"]
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Annotated
 
@@ -51,6 +52,33 @@ def split_by_question(
     chosen = set(ranked[:count])
     train = [task for task in tasks if question_key(task) not in chosen]
     return train, [task for task in tasks if question_key(task) in chosen]
+
+
+def draw_questions(tasks: Sequence[Task], size: int | float | None, *, seed: int, where: str) -> list[Task]:
+    """Tasks of ``size`` different questions (None: of all), in the order given; which ones follows from the seed.
+
+    Raises TaskError (naming the setting ``where``) where there are fewer.
+    """
+    if size is None:
+        return [*tasks]
+    n_questions = len({question_key(task) for task in tasks})
+    if isinstance(size, int) and size > n_questions:
+        raise TaskError(f"{where}={size}, but there are only {n_questions} different questions. Lower it")
+    return split_by_question(tasks, size, seed=seed, where=where)[1]
+
+
+def without_questions(tasks: Sequence[Task], held_out: Sequence[Task]) -> list[Task]:
+    """The tasks whose question is none of ``held_out``, nor one that differs only in case, spaces and punctuation.
+
+    Public data sets have a few questions twice, now and then in both of their splits.
+    """
+    known = {question_of(task) for task in held_out}
+    return [task for task in tasks if question_of(task) not in known]
+
+
+def question_of(task: Task) -> str:
+    """A task's question, without what does not make another of it: case, spaces, punctuation."""
+    return " ".join(re.findall(r"[^\W_]+|[-+*/=<>^%]", normalise(task.prompt)))
 
 
 def _rank(seed: int, key: str) -> bytes:

@@ -3,7 +3,7 @@
 Pure functions, used to split tasks by question and by the graders.
 """
 
-__all__ = ["as_text", "is_number", "last_number", "normalise", "plain_number"]
+__all__ = ["as_text", "is_number", "last_number", "normalise", "parse_number", "plain_number", "without_thoughts"]
 
 import json
 import re
@@ -65,6 +65,25 @@ def is_number(text: str) -> bool:
     (True, True, False, False)
     """
     return _ANYWHERE.fullmatch(_plain(text).strip().removesuffix(".")) is not None
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The number that a text is, exactly; None where it is anything but one number.
+
+    >>> parse_number("$70,000.50"), parse_number("12 eggs"), parse_number("12 13")
+    (Fraction(140001, 2), None, None)
+    """
+    match = _ANYWHERE.fullmatch(_plain(text).strip().removesuffix("."))
+    return None if match is None else _value(match)
+
+
+def without_thoughts(text: str) -> str:
+    """What a reply says after its last ``</think>``; nothing of thoughts that were cut off.
+
+    >>> without_thoughts("<think>5? No.</think>It is 6."), without_thoughts("<think>5? No")
+    ('It is 6.', '')
+    """
+    return text.rpartition("</think>")[2].partition("<think>")[0]
 
 
 def _plain(text: str) -> str:

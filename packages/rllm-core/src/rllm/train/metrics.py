@@ -2,7 +2,6 @@
 
 __all__ = ["UpdateReport", "regrading_metrics", "rollout_metrics", "task_metrics", "update_metrics"]
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -11,7 +10,7 @@ import numpy as np
 from rllm.evals.statistics import graded_value, pass_at_k
 from rllm.protocols import StepResult
 from rllm.rollouts import RunnerStats
-from rllm.tasks.text import normalise
+from rllm.tasks.split import question_of
 from rllm.types import Episode, Row, Task
 
 Metrics = dict[str, float]
@@ -33,11 +32,6 @@ def task_metrics(train: Sequence[Task], held_out: Sequence[Task]) -> Metrics:
     asked = {question_of(task) for task in train}
     shared = sum(question_of(task) in asked for task in held_out if task.prompt)
     return {"tasks/train": len(train), "tasks/held_out": len(held_out), "tasks/shared": shared}
-
-
-def question_of(task: Task) -> str:
-    """A task's question, without what does not make another of it."""
-    return " ".join(re.findall(r"[^\W_]+|[-+*/=<>^%]", normalise(task.prompt)))
 
 
 def regrading_metrics(stats: RunnerStats) -> Metrics:
