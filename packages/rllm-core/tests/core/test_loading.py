@@ -51,7 +51,7 @@ def test_what_is_missing_is_named(tmp_path):
     (tmp_path / "mine.py").write_text("def solve(): ...\n")
     with pytest.raises(ConfigError, match=r"the agent's file 'yours.py' doesn't exist \(looked from "):
         load_object("yours.py:solve", "agent")
-    with pytest.raises(UnknownNameError, match=r"there is no agent in mine.py 'slove'. Did you mean 'solve'"):
+    with pytest.raises(UnknownNameError, match=r"there is no agent 'slove' in mine.py. Did you mean 'solve'"):
         load_object("mine.py:slove", "agent")
 
 

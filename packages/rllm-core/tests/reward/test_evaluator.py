@@ -71,7 +71,7 @@ def test_names_files_and_modules_are_found(tmp_path, monkeypatch, plugins):
     assert as_evaluator("operator:eq", plugins).name == "eq"
     with pytest.raises(ConfigError, match=r"the evaluator 'mine.py:limit' is a int; it must be a function"):
         as_evaluator("mine.py:limit", plugins)
-    with pytest.raises(UnknownNameError, match=r"no evaluator in mine.py 'grad'. Did you mean 'grade'"):
+    with pytest.raises(UnknownNameError, match=r"no evaluator 'grad' in mine.py. Did you mean 'grade'"):
         as_evaluator("mine.py:grad", plugins)
     with pytest.raises(UnknownNameError, match=r"no evaluator 'exactly'. Did you mean 'exact'"):
         as_evaluator("exactly", plugins)
