@@ -38,13 +38,14 @@ def rllm_says(here, monkeypatch, capsys):
 
     def call(*arguments: str, code: int = 0) -> str:
         monkeypatch.setattr(sys, "argv", ["rllm", *arguments])
+        found = 0
         try:
             main()
         except SystemExit as ended:
-            assert ended.code == code, capsys.readouterr()
-        else:
-            assert code == 0
-        return capsys.readouterr().out
+            found = ended.code
+        out, errors = capsys.readouterr()
+        assert found == code, errors
+        return out
 
     return call
 

@@ -54,6 +54,7 @@ def root() -> None:
     """Train AI agents with reinforcement learning, with the agent's code left as it is.
 
     \b
+    rllm init                     begin here: a small project of your own that trains
     rllm train chain_sum          trains SmolLM2-135M on this machine
     rllm eval chain_sum           what a model scores as it is
     """

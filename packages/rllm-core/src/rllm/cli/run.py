@@ -113,12 +113,12 @@ def check(run: Path, as_json: bool) -> None:
         print_json({"run": str(run), "steps": record.steps, "findings": findings})
     elif not any("rollout/count" in line for line in record.metrics):
         click.echo(f"{run}: no step of training has been finished yet, so there is nothing to check")
-    elif not findings:
-        click.echo(f"{run}: {record.steps} steps, nothing found: the signal is sound")
-        click.echo(f"read some: rllm run show {run} --episodes 3")
     else:
         for finding in findings:
             click.echo(f"{finding.name}: {finding}")
+        if not findings:
+            click.echo(f"{run}: {record.steps} steps, nothing found: the signal is sound")
+        click.echo(f"read some rollouts: rllm run show {run} --episodes 3")
     if findings:
         sys.exit(1)
 
