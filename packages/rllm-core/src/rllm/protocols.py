@@ -243,7 +243,7 @@ class Rehearsal(Protocol):
     """A backend without its weights: what it would hold, be able to do, and take. What ``--dry-run`` asks.
 
     A backend has one where it is registered with ``rehearse=function``; ``function(request)`` makes it, from the same
-    request as the backend.
+    request as the backend. It raises BackendError where it can't tell of this model; the run may still work.
     """
 
     @property

@@ -59,7 +59,7 @@ def test_a_file_that_failed_once_can_be_mended_and_loaded(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("1 / 0\n")
     before = set(sys.modules)
-    with pytest.raises(ConfigError, match="raised ZeroDivisionError when it was loaded"):
+    with pytest.raises(ConfigError, match="raised ZeroDivisionError in line 1 when it was loaded"):
         load_object("mine.py:solve", "agent")
     assert set(sys.modules) == before
     file.write_text("def solve(): return 3\n")

@@ -13,7 +13,7 @@ from typing import Any
 
 from rllm.config import SftConfig, TrainConfig
 from rllm.configure import AnyConfig, describe_settings
-from rllm.errors import ConfigError
+from rllm.errors import BackendError, ConfigError
 from rllm.evals.folder import check_run_dir
 from rllm.evals.runner import Parts, sampling_params
 from rllm.evals.runs import flat_settings
@@ -170,7 +170,11 @@ def _rehearsal(config: TrainConfig | SftConfig, plugins: PluginManager, notes: l
     if source.kind == "builtin" and not source.path:
         notes.append(NO_WEIGHTS_YET.format(name=source.name))
         return None
-    rehearsal = make_rehearsal(config, plugins, source)
+    try:
+        rehearsal = make_rehearsal(config, plugins, source)
+    except BackendError as error:
+        notes.append(f"what a step takes is not known: {error}")
+        return None
     if rehearsal is None:
         notes.append(f"the backend {config.backend!r} can't tell what a step takes")
     return rehearsal

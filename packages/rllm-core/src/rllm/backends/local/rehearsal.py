@@ -34,7 +34,7 @@ from rllm.backends.local.sampling import KV_BYTES, SamplingLoop
 from rllm.backends.local.settings import TinkerSettings
 from rllm.backends.local.starting import has_onednn, is_mixed, threads_for
 from rllm.backends.local.trainer import Trainer
-from rllm.errors import ConfigError
+from rllm.errors import BackendError, ConfigError
 from rllm.protocols import AdamParams, BackendRequest, Capabilities, CostEstimate, LossSpec, ModelInfo, Workload
 from rllm.types import Row, SamplingParams
 from rllm.update.losses import importance_sampling
@@ -72,7 +72,7 @@ class _Costs:
 
 
 class LocalRehearsal:
-    """Raises ModelError, ConfigError, as the engine would."""
+    """Raises ModelError, ConfigError, as the engine would; BackendError where this model can't be rehearsed."""
 
     def __init__(self, request: BackendRequest) -> None:
         settings = request.settings if request.settings is not None else TinkerSettings()
@@ -135,11 +135,16 @@ class LocalRehearsal:
         config = copy.deepcopy(self._config)
         text = config.get_text_config()
         text.num_hidden_layers = layers
-        if getattr(text, "layer_types", None):
+        if vars(text).get("layer_types"):  # some configurations make it of others
             text.layer_types = text.layer_types[:layers]
-        with torch.random.fork_rng():
-            torch.manual_seed(0)
-            network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        try:
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
+            raise BackendError(
+                f"{self._model.name} can't be made with {layers} of its layers, which is how a step is estimated: {error}"
+            ) from error
         return LoadedModel(network.eval().to(self._device), self._model, self._device)
 
     def _measured(self, layers: int, workload: Workload) -> _Costs:
