@@ -108,8 +108,9 @@ def dry_run(
             updates=config.minibatches,
             validation_rows=len(prepared.held_out) * config.validation.samples,
         )
-        estimate = rehearsal.estimate(workload)
-        total = _total_s(config, estimate, None if prepared.total_steps is None else prepared.total_steps - done)
+        estimate = _estimate(rehearsal, workload, notes)
+        left = None if prepared.total_steps is None else prepared.total_steps - done
+        total = None if estimate is None else _total_s(config, estimate, left)
     return DryRun(
         *_settings(config, layers), _parts(config, plugins, parts), counts, estimate, total, tuple(notes)
     )  # fmt: skip
@@ -146,8 +147,8 @@ def dry_sft(config: SftConfig, plugins: PluginManager, *, layers: Layers = (), r
             completion_tokens=max(1, round(learnt / len(train))),
             samples=False,
         )
-        estimate = rehearsal.estimate(workload)
-        total = steps * sum(estimate.seconds.values())
+        estimate = _estimate(rehearsal, workload, notes)
+        total = None if estimate is None else steps * sum(estimate.seconds.values())
     backend = plugins.get("backend", config.backend)
     parts = {"data": config.data, f"backend {backend.name}": f"by {backend.plugin}"}
     return DryRun(*_settings(config, layers), parts, counts, estimate, total, tuple(notes))
@@ -178,6 +179,14 @@ def _rehearsal(config: TrainConfig | SftConfig, plugins: PluginManager, notes: l
     if rehearsal is None:
         notes.append(f"the backend {config.backend!r} can't tell what a step takes")
     return rehearsal
+
+
+def _estimate(rehearsal: Rehearsal, workload: Workload, notes: list[str]) -> CostEstimate | None:
+    try:
+        return rehearsal.estimate(workload)
+    except BackendError as error:
+        notes.append(f"what a step takes is not known: {error}")
+        return None
 
 
 def _prompt_tokens(rehearsal: Rehearsal, tasks: Sequence[Task], notes: list[str]) -> int:

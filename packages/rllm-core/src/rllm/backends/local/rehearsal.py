@@ -143,7 +143,7 @@ class LocalRehearsal:
                 network = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
         except (RuntimeError, ValueError, TypeError, AttributeError, LookupError) as error:
             raise BackendError(
-                f"{self._model.name} can't be made with {layers} of its layers, which is how a step is estimated: {error}"
+                f"{self._model.name} can't be made with {layers} of its layers, by which a step is estimated: {error}"
             ) from error
         return LoadedModel(network.eval().to(self._device), self._model, self._device)
 
