@@ -118,7 +118,7 @@ def test_a_dry_run_says_what_the_run_would_be_and_leaves_nothing(rllm_says, docu
     assert plan["parts"]["loss ppo"] == "by rllm.update.builtin"
     counts = plan["counts"]
     assert (counts["training questions"], counts["steps"], counts["rollouts of a step"]) == (136, 1, 4)
-    assert counts["sampled tokens of a step"] == 4 * 24
+    assert counts["sampled tokens of a step, at one call a rollout"] == 4 * 24
     # Against what is known of the model: its parameters, and what AdamW holds of each.
     estimate = plan["estimate"]
     assert estimate["n_parameters"] == estimate["n_trained"] == 738_176
@@ -146,9 +146,14 @@ def test_a_dry_run_knows_lora_resumed_runs_and_models_that_are_not_here(rllm_say
     assert "`rllm model setup smollm2-135m` fetches it" in absent["notes"][0]
 
 
-def test_a_dry_run_of_fine_tuning(document, here):
+def test_a_dry_run_of_fine_tuning(rllm_says, document, here):
     (here / "chats.jsonl").write_text("".join(f'{{"prompt": "{n} + 1", "answer": "{n + 1}"}}\n' for n in range(20)))
     plan = document("sft", "chats.jsonl", "--model", "rllm-tiny", "batch_size=4", "--dry-run")
     counts = plan["counts"]
     assert (counts["conversations to train on"], counts["held-out conversations"], counts["steps"]) == (18, 2, 5)
     assert plan["estimate"]["seconds"].keys() == {"updates"}
+    tuning = ("sft", "chats.jsonl", "--model", "rllm-tiny", "batch_size=4")
+    rllm_says(*tuning, "steps=1", "run_dir=tuned")
+    resumed = document("sft", "--resume", "tuned", "steps=2", "--dry-run")
+    assert "it goes on after step 1" in resumed["notes"]
+    rllm_says("sft", "--resume", "tuned", "batch_size=3", "--dry-run", code=1)

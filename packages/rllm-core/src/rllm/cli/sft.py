@@ -71,7 +71,7 @@ def command(
     resolved = resolve_layers(SftConfig, layers, plugins)
     resumes = resume is not None
     if is_dry:
-        plan = dry_sft(resolved, plugins, layers=layers, resume=resumes)
+        plan = dry_sft(resolved, plugins, layers=layers, resume=resumes, allow_changes=allow_changes)
         if as_json:
             print_json(plan)
         else:

@@ -28,7 +28,7 @@ from rllm.train.conversations import conversations_of
 from rllm.train.preparing import prepare
 from rllm.train.resuming import check_same_run, identity_of
 from rllm.train.schedule import planned_sft_steps
-from rllm.train.sft import check_sft
+from rllm.train.sft import check_sft, sft_identity
 from rllm.types import Task
 
 Layers = Sequence[tuple[str, Mapping[str, Any]]]
@@ -79,14 +79,8 @@ def dry_run(
     if config.run_dir:
         check_run_dir(Path(config.run_dir), resumes=resume)
     if resume:
-        folder = Path(config.run_dir or "")
-        start = Checkpoints(folder / "checkpoints", config.checkpoint, notes.append).newest()
         identity = identity_of(parts, prepared.train_tasks, prepared.held_out)
-        before = identity if start is None else start.cursor.identity
-        changes = check_same_run(folder, describe_settings(config), before, identity, allow_changes=allow_changes)
-        notes += [f"changed: {change}" for change in changes]
-        done = 0 if start is None else start.cursor.steps
-        notes.append(f"it goes on after step {done}")
+        done = _resumed(config, identity, notes, allow_changes=allow_changes)
     limit = sampling_params(config.sampling, parts.source).max_tokens
     rollouts = min(config.batch_tasks, len(prepared.train_tasks)) * config.group_size
     counts = {
@@ -94,7 +88,8 @@ def dry_run(
         "held-out questions": len(prepared.held_out),
         "steps": prepared.total_steps,
         "rollouts of a step": rollouts,
-        "sampled tokens of a step": rollouts * min(limit, config.rollout.max_tokens_total or limit),
+        "sampled tokens of a step, at one call a rollout": rollouts
+        * min(limit, config.rollout.max_tokens_total or limit),
     }
     rehearsal = _rehearsal(config, plugins, notes)
     estimate = total = None
@@ -116,13 +111,23 @@ def dry_run(
     )  # fmt: skip
 
 
-def dry_sft(config: SftConfig, plugins: PluginManager, *, layers: Layers = (), resume: bool = False) -> DryRun:
+def dry_sft(
+    config: SftConfig,
+    plugins: PluginManager,
+    *,
+    layers: Layers = (),
+    resume: bool = False,
+    allow_changes: bool = False,
+) -> DryRun:
     """The same of supervised fine-tuning."""
     if not config.data:
         raise ConfigError("no data are given: name a file of conversations, as in `rllm sft chats.jsonl`")
-    notes: list[str] = []
+    notes, done = list[str](), 0
+    identity = sft_identity(config)
     if config.run_dir:
         check_run_dir(Path(config.run_dir), resumes=resume)
+    if resume:
+        done = _resumed(config, identity, notes, allow_changes=allow_changes)
     rehearsal = _rehearsal(config, plugins, notes)
     counts: dict[str, int | None] = {}
     estimate = total = None
@@ -148,10 +153,23 @@ def dry_sft(config: SftConfig, plugins: PluginManager, *, layers: Layers = (), r
             samples=False,
         )
         estimate = _estimate(rehearsal, workload, notes)
-        total = None if estimate is None else steps * sum(estimate.seconds.values())
+        total = None if estimate is None else max(0, steps - done) * sum(estimate.seconds.values())
     backend = plugins.get("backend", config.backend)
     parts = {"data": config.data, f"backend {backend.name}": f"by {backend.plugin}"}
     return DryRun(*_settings(config, layers), parts, counts, estimate, total, tuple(notes))
+
+
+def _resumed(
+    config: TrainConfig | SftConfig, identity: Mapping[str, str], notes: list[str], *, allow_changes: bool
+) -> int:
+    """The steps that a resumed run has done. Raises ConfigError where it can't go on as it was."""
+    folder = Path(config.run_dir or "")
+    start = Checkpoints(folder / "checkpoints", config.checkpoint, notes.append).newest()
+    before = identity if start is None else start.cursor.identity
+    changes = check_same_run(folder, describe_settings(config), before, identity, allow_changes=allow_changes)
+    done = 0 if start is None else start.cursor.steps
+    notes += [*(f"changed: {change}" for change in changes), f"it goes on after step {done}"]
+    return done
 
 
 def _settings(config: AnyConfig, layers: Layers) -> tuple[dict[str, Any], dict[str, str]]:

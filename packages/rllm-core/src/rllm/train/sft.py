@@ -3,7 +3,7 @@
 conversations ──▶ rows (targets: what an assistant says) ──▶ cross_entropy ──▶ update
 """
 
-__all__ = ["SftResult", "check_sft", "sft"]
+__all__ = ["SftResult", "check_sft", "sft", "sft_identity"]
 
 import contextlib
 import dataclasses
@@ -72,7 +72,7 @@ async def sft(
     """A whole run. Raises an RLLMError with what to do; what was finished by then is in the run's folder."""
     if not config.data:
         raise ConfigError("no data are given: name a file of conversations, as in `rllm sft chats.jsonl`")
-    identity = {"data": _checksum(config.data)}  # a missing file is said before a model is fetched
+    identity = sft_identity(config)  # a missing file is said before a model is fetched
     source = resolve_model(config.model)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config.data, "sft")
     display = Display(
@@ -223,8 +223,10 @@ def check_sft(config: SftConfig, can: Capabilities) -> None:
             raise ConfigError(f"the backend {config.backend!r} can't honour {name} {value!r}; choose another one")
 
 
-def _checksum(path: str) -> str:
+def sft_identity(config: SftConfig) -> dict[str, str]:
+    """What a run is beside its settings: what its file holds. Raises ConfigError where that can't be read."""
+    path = config.data
     try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]
+        return {"data": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]}
     except OSError as error:
         raise ConfigError(f"the file {path!r} can't be read: {error.strerror} {looked_for(path)}") from error
