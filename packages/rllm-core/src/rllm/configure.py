@@ -5,15 +5,19 @@ item's name. A key that nobody reads is an error: it names the nearest one, or t
 """
 
 __all__ = [
+    "GIVEN",
     "describe_settings",
     "parse_assignments",
     "read_config_file",
     "resolve_config",
+    "resolve_layers",
     "section_name",
     "settings_of",
+    "write_value",
 ]
 
-from collections.abc import Iterable, Mapping
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -22,6 +26,7 @@ from pydantic import BaseModel, ValidationError
 
 from rllm.config import EvalConfig, SftConfig, TrainConfig
 from rllm.errors import ConfigError, UnknownNameError
+from rllm.loading import looked_for
 from rllm.plugins import PluginManager
 from rllm.protocols import Registered
 
@@ -34,9 +39,13 @@ def read_config_file(path: str) -> dict[str, Any]:
     try:
         data = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ConfigError(f"the configuration file {path!r} can't be read: {error.strerror}") from error
+        raise ConfigError(
+            f"the configuration file {path!r} can't be read: {error.strerror} {looked_for(path)}"
+        ) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the configuration file {path!r} is no YAML: {error}") from error
+        raise ConfigError(
+            f"the configuration file {path!r} is no YAML: {_yaml_problem(error)}. Mend that line"
+        ) from error
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -58,9 +67,20 @@ def parse_assignments(arguments: Iterable[str]) -> dict[str, Any]:
         try:
             value = yaml.safe_load(text) if text else None
         except yaml.YAMLError as error:
-            raise ConfigError(f"the value of {argument!r} can't be read: {error}") from error
+            raise ConfigError(
+                f"the value of {argument!r} can't be read: {_yaml_problem(error)}. Values are YAML; quote the argument "
+                "where it holds spaces or brackets, as in 'train_roles=[main, checker]'"
+            ) from error
         nest(settings, key, value)
     return settings
+
+
+def _yaml_problem(error: Exception) -> str:
+    """What YAML says, in one line."""
+    if not isinstance(error, yaml.MarkedYAMLError) or error.problem_mark is None:
+        return " ".join(str(error).split())
+    mark = error.problem_mark
+    return f"{error.problem} (line {mark.line + 1}, column {mark.column + 1})"
 
 
 def nest(settings: dict[str, Any], dotted: str, value: Any) -> None:
@@ -96,7 +116,7 @@ def resolve_config(kind: type[C], layers: Iterable[Mapping[str, Any]], plugins: 
         data = merge(data, nested)
     core = {k: v for k, v in data.items() if k in kind.model_fields and k != "plugins"}
     rest = {k: v for k, v in data.items() if k not in core}
-    config = _validate(kind, core, prefix="", extra_known=_section_names(plugins))
+    config = _validate(kind, core, prefix="")
     chosen = _chosen(config, plugins)
     sections: dict[str, Any] = {}
     for name, item in chosen.items():
@@ -105,6 +125,29 @@ def resolve_config(kind: type[C], layers: Iterable[Mapping[str, Any]], plugins: 
     for key, value in rest.items():
         _refuse(key, value, config, plugins, chosen)
     return config.model_copy(update={"plugins": sections})
+
+
+def resolve_layers(kind: type[C], layers: Sequence[tuple[str, Mapping[str, Any]]], plugins: PluginManager) -> C:
+    """``resolve_config`` of layers with names; a mistake that stands in a file is said with the file's name."""
+    try:
+        return resolve_config(kind, [layer for _, layer in layers], plugins)
+    except ConfigError as error:
+        for source, layer in layers:
+            if source != GIVEN and _fails_alike(kind, layer, plugins, error):
+                error.args = (f"{source}: {error}",)
+        raise
+
+
+def _fails_alike(kind: type[C], layer: Mapping[str, Any], plugins: PluginManager, error: ConfigError) -> bool:
+    try:
+        resolve_config(kind, [layer], plugins)
+    except ConfigError as alone:
+        return str(alone) == str(error)
+    return False
+
+
+GIVEN = "given"
+"""How layers are called that are no file: the command line's, or a Python caller's."""
 
 
 def settings_of(config: AnyConfig, name: str) -> BaseModel | None:
@@ -161,8 +204,22 @@ def _refuse(key: str, value: Any, config: BaseModel, plugins: PluginManager, cho
                 f"{inner!r} is set, but {setting} is {getattr(config, setting, None)!r} and nothing would read it: "
                 f"set {setting}={key}, or leave {inner!r} out"
             )
-    known = [*_dotted(type(config)), *_section_names(plugins)]
-    raise UnknownNameError("setting", _first_leaf(key, value), known)
+    name = _first_leaf(key, value)
+    command = COMMANDS[type(config)]
+    for other, its in COMMANDS.items():
+        if other is not type(config) and key in other.model_fields:
+            raise ConfigError(f"{name!r} is a setting of `{its}`, and `{command}` has no such; leave it out")
+    known = _dotted(type(config))
+    for item in chosen.values():
+        if item.settings is not None:
+            known += _dotted(item.settings, f"{item.name}.")
+    # A section that was misspelt, of something that is not chosen.
+    known += [near for near in _section_names(plugins) if difflib.SequenceMatcher(None, near, key).ratio() > 0.8]
+    raise UnknownNameError("setting", name, known, hint=f"`{command} --settings` lists all.")
+
+
+COMMANDS: dict[type[BaseModel], str] = {TrainConfig: "rllm train", EvalConfig: "rllm eval", SftConfig: "rllm sft"}
+"""Whose settings these are."""
 
 
 def _first_leaf(key: str, value: Any) -> str:
@@ -188,7 +245,7 @@ def _dotted(model: type[BaseModel], prefix: str = "") -> list[str]:
 M = TypeVar("M", bound=BaseModel)
 
 
-def _validate(model: type[M], data: Any, prefix: str, extra_known: Iterable[str] = ()) -> M:
+def _validate(model: type[M], data: Any, prefix: str) -> M:
     if not isinstance(data, Mapping):
         raise ConfigError(f"{prefix.rstrip('.')!r} is {data!r}; it has settings of its own, as {prefix}NAME=VALUE")
     try:
@@ -197,7 +254,37 @@ def _validate(model: type[M], data: Any, prefix: str, extra_known: Iterable[str]
         first = error.errors()[0]
         name = prefix + ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
-            raise UnknownNameError("setting", name, [*_dotted(model, prefix), *extra_known]) from None
+            raise UnknownNameError("setting", name, _dotted(model, prefix)) from None
         got = first.get("input")
         message = first["msg"].removeprefix("Value error, ")
-        raise ConfigError(f"{name or prefix}={got!r} won't do: {message[:1].lower()}{message[1:]}") from None
+        if first["type"] == "model_type":
+            raise ConfigError(f"{name}={got!r} won't do: it has settings of its own, as {name}.NAME=VALUE") from None
+        default = _default_of(model, first["loc"])
+        advice = f" (default: {default})" if default is not None else ""
+        raise ConfigError(f"{name or prefix}={got!r} won't do: {message[:1].lower()}{message[1:]}{advice}") from None
+
+
+def _default_of(model: type[BaseModel], place: Sequence[int | str]) -> str | None:
+    """A setting's default as the command line has it; None where there is none to be named."""
+    value: Any = model
+    for part in place:
+        field = value.model_fields.get(str(part)) if isinstance(value, type) and issubclass(value, BaseModel) else None
+        if field is None:
+            return None
+        kind = field.annotation
+        value = (
+            kind
+            if isinstance(kind, type) and issubclass(kind, BaseModel)
+            else field.get_default(call_default_factory=True)
+        )
+    return None if isinstance(value, type) else write_value(value)
+
+
+def write_value(value: Any) -> str:
+    """A setting's value in one line of YAML, as ``key=value`` and a file take it.
+
+    >>> write_value(None), write_value(["main", "checker"]), write_value(7e-6)
+    ('null', '[main, checker]', '7.0e-06')
+    """
+    written = yaml.safe_dump(value, default_flow_style=True, width=10**6, allow_unicode=True)
+    return written.removesuffix("...\n").rstrip()

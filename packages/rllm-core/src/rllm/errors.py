@@ -55,10 +55,11 @@ class ConfigError(RLLMError, ValueError):
 class UnknownNameError(ConfigError):
     """A name that nobody registered; the message gives the nearest ones.
 
-    ``kind`` is what was looked for ("task", "setting", …), ``name`` what was asked for, ``known`` what there is.
+    ``kind`` is what was looked for ("task", "setting", …), ``name`` what was asked for, ``known`` what there is,
+    ``where`` the file or module that should have it.
     """
 
-    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "") -> None:
+    def __init__(self, kind: str, name: str, known: Iterable[str], hint: str = "", where: str = "") -> None:
         self.kind, self.name, self.known = kind, name, sorted(known)
         near = difflib.get_close_matches(name, self.known, n=3, cutoff=0.5)
         if near:
@@ -67,7 +68,8 @@ class UnknownNameError(ConfigError):
             shown = self.known[:12]
             more = f" and {len(self.known) - len(shown)} more" if len(self.known) > len(shown) else ""
             advice = f"Known: {', '.join(shown) or 'none'}{more}."
-        super().__init__(f"there is no {kind} {name!r}. {advice}" + (f" {hint}" if hint else ""))
+        place = f" in {where}" if where else ""
+        super().__init__(f"there is no {kind} {name!r}{place}. {advice}" + (f" {hint}" if hint else ""))
 
 
 class TaskError(RLLMError, ValueError):

@@ -64,7 +64,10 @@ def rllm_register_losses(register: Register) -> None:
 
 @hookspec
 def rllm_register_backends(register: Register) -> None:
-    """Register training backends: ``value(request)`` returns a ``TrainBackend``, see ``BackendRequest``."""
+    """Register training backends: ``value(request)`` returns a ``TrainBackend``, see ``BackendRequest``.
+
+    ``register(…, rehearse=function)`` for one that can say what a run takes, see ``Rehearsal``.
+    """
 
 
 @hookspec

@@ -3,12 +3,14 @@
 A file is loaded once while it stands unchanged, so that an agent and an evaluator of one file share its state.
 """
 
-__all__ = ["load_object"]
+__all__ = ["load_object", "looked_for"]
 
+import difflib
 import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -28,8 +30,19 @@ def load_object(reference: str, kind: str) -> Any:
     module = _load_file(where, kind) if where.endswith(".py") else _import_module(where, reference, kind)
     if name not in vars(module):
         public = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_")]
-        raise UnknownNameError(f"{kind} in {where}", name, public)
+        raise UnknownNameError(kind, name, public, where=where)
     return vars(module)[name]
+
+
+def looked_for(path: str) -> str:
+    """Where a path that is not there was looked for, and what is there of a name like it: the end of a message."""
+    place = Path(path).expanduser()
+    near: list[str] = []
+    if place.parent.is_dir():
+        names = [entry.name for entry in place.parent.iterdir() if not entry.name.startswith(".")]
+        near = [str(place.with_name(name)) for name in difflib.get_close_matches(place.name, names, n=2, cutoff=0.7)]
+    meant = f". Did you mean {' or '.join(map(repr, near))}?" if near else ""
+    return f"(looked from {Path.cwd()}){meant}"
 
 
 def _import_module(where: str, reference: str, kind: str) -> ModuleType:
@@ -45,7 +58,7 @@ def _import_module(where: str, reference: str, kind: str) -> ModuleType:
 def _load_file(path: str, kind: str) -> ModuleType:
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise ConfigError(f"the {kind}'s file {path!r} doesn't exist (looked from {Path.cwd()})")
+        raise ConfigError(f"the {kind}'s file {path!r} doesn't exist {looked_for(path)}")
     key = (str(file), file.stat().st_mtime_ns)
     if key in _loaded:
         return _loaded[key]
@@ -63,8 +76,11 @@ def _load_file(path: str, kind: str) -> ModuleType:
         spec.loader.exec_module(module)
     except (Exception, SystemExit) as error:
         del sys.modules[module_name]
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+        line = f" in line {lines[-1]}" if lines else ""
+        advice = "Install it, or mend the import" if isinstance(error, ImportError) else "Mend the file"
         raise ConfigError(
-            f"the {kind}'s file {path!r} raised {type(error).__name__} when it was loaded: {error}"
+            f"the {kind}'s file {path!r} raised {type(error).__name__}{line} when it was loaded: {error}. {advice}"
         ) from error
     _loaded[key] = module
     return module

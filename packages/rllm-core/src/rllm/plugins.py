@@ -6,7 +6,7 @@ variable ``RLLM_PLUGINS`` (comma-separated entry point names, empty for none) li
 ``RLLM_HOOK_TRACE=1`` logs every hook call.
 """
 
-__all__ = ["KINDS", "LoadedPlugin", "PluginManager", "Register", "get_plugins"]
+__all__ = ["KINDS", "LoadedPlugin", "PluginManager", "Register", "get_named", "get_plugins"]
 
 import contextlib
 import importlib
@@ -284,6 +284,16 @@ def _call(impl: pluggy.HookImpl, arguments: dict[str, Any]) -> Any:
         log.info("hook %s of plugin %r", impl.function.__name__, impl.plugin_name)
     function: Callable[..., Any] = impl.function
     return function(**{name: arguments[name] for name in impl.argnames})
+
+
+def get_named(plugins: PluginManager, kind: str, name: str) -> Registered:
+    """The item of a name that may also be a file's; a file without its function is said so. Raises UnknownNameError."""
+    try:
+        return plugins.get(kind, name)
+    except UnknownNameError as error:
+        hint = f"The {kind} of a Python file is named by its function: {name}:NAME." if name.endswith(".py") else ""
+        hint = hint or "One of your own is path/to/file.py:NAME."
+        raise UnknownNameError(kind, name, error.known, hint) from None
 
 
 _manager: PluginManager | None = None

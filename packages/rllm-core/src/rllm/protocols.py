@@ -4,6 +4,7 @@ __all__ = [
     "AdamParams",
     "BackendRequest",
     "Capabilities",
+    "CostEstimate",
     "Estimator",
     "Evaluator",
     "ExportKind",
@@ -14,10 +15,12 @@ __all__ = [
     "LossInputs",
     "LossSpec",
     "ModelInfo",
+    "Rehearsal",
     "Sampler",
     "StepResult",
     "TaskSource",
     "TrainBackend",
+    "Workload",
 ]
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -195,6 +198,63 @@ class BackendRequest:
     settings: BaseModel | None
     trains: bool = True
     """False where only sampling is wanted (evaluation): no optimizer state is kept."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What a run asks of its backend, at most."""
+
+    rows: int
+    """Rollouts (or conversations) of a step."""
+    prompts: int
+    """Different prompts among them: what a group shares is computed once."""
+    prompt_tokens: int
+    """Of one row, on average."""
+    completion_tokens: int
+    """Of one row: sampled and trained on."""
+    updates: int = 1
+    """Optimizer steps that the rows are split into."""
+    samples: bool = True
+    """False where the completions are given (supervised fine-tuning)."""
+    validation_rows: int = 0
+    """Rollouts of one validation."""
+
+
+@dataclass(frozen=True)
+class CostEstimate:
+    """What a step of a workload takes, at most."""
+
+    n_parameters: int
+    n_trained: int
+    """Of them, or of an adapter, what the optimizer moves."""
+    memory: Mapping[str, int]
+    """Bytes by what holds them."""
+    peak_bytes: int
+    """Less than their sum where two are never held at once."""
+    machine_bytes: int
+    """What the device has."""
+    seconds: Mapping[str, float]
+    """By the part of the run: ``rollouts`` and ``updates`` of a step, a ``validation``."""
+    basis: str
+    """What the seconds come from, and what they leave out."""
+
+
+class Rehearsal(Protocol):
+    """A backend without its weights: what it would hold, be able to do, and take. What ``--dry-run`` asks.
+
+    A backend has one where it is registered with ``rehearse=function``; ``function(request)`` makes it, from the same
+    request as the backend. It raises BackendError where it can't tell of this model; the run may still work.
+    """
+
+    @property
+    def model(self) -> ModelInfo: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def estimate(self, workload: Workload) -> CostEstimate:
+        """May take seconds: it measures."""
+        ...
 
 
 @runtime_checkable

@@ -35,24 +35,14 @@ def rllm(tmp_path):
     ("arguments", "message"),
     [
         (("trian",), "no command 'trian'. Did you mean 'train'"),
-        (("train",), "no tasks are given"),
         (("train", "chain_sum", "--modle", "x"), "No such option"),
         (("train", "chain_sum", "grp_size=3"), "no setting 'grp_size'. Did you mean 'group_size'"),
-        (("train", "chain_sum", "group_size=many"), "group_size='many' won't do"),
-        (("train", "nowhere.jsonl"), "nowhere.jsonl"),
-        (("train", "chain_sum", "--config", "nowhere.yaml"), "nowhere.yaml"),
-        (("eval", "chain_sum", "optimizer.lr=1"), "optimizer"),
         (("eval", "chain_sum", "--model", "rllm-tinny"), "'rllm-tiny'"),
-        (("eval", "chain_sum", "--agent", "no.py:solve"), "doesn't exist"),
         (("task", "show", "chain_smu"), "'chain_sum'"),
-        (("model", "show", "smollm"), "smollm2-135m"),
-        (("model", "setup", "mine", "--path", "nowhere"), "nowhere"),
-        (("model", "setup", "rllm-tiny", "--path", "x"), "is a built-in model"),
-        (("model", "setup", "far", "--base-url", "http://127.0.0.1:1/v1", "--model-id", "m", "--key-env", "NO_KEY"),
-         "'NO_KEY' (--key-env) is not set"),
     ],
-)  # fmt: skip
-def test_a_wrong_invocation_gets_one_message_that_names_the_fix(rllm, arguments, message):
+)
+def test_the_installed_command_gives_one_message_that_names_the_fix(rllm, arguments, message):
+    """A hundred more, in this process: ``test_wrong_invocations.py``."""
     code = 2 if any(w in message for w in ("no command", "No such option")) else 1
     assert message in rllm(*arguments, code=code)
 

@@ -76,6 +76,23 @@ def test_another_distribution_that_provides_rllm(monkeypatch):
     assert found[0].next_step.startswith("pip uninstall rllm,")
 
 
+@pytest.mark.parametrize(
+    ("system", "has_kill", "is_posix", "names"),
+    [
+        ("Linux", True, True, []),
+        ("Darwin", True, True, ["platform"]),
+        ("Windows", False, False, ["platform", "signals", "keys"]),
+    ],
+)
+def test_what_another_system_lacks_is_said_with_what_to_do(monkeypatch, system, has_kill, is_posix, names):
+    monkeypatch.setattr(diagnosis.platform, "system", lambda: system)
+    monkeypatch.setattr(diagnosis, "HAS_SIGTERM", has_kill)
+    monkeypatch.setattr(diagnosis, "IS_POSIX", is_posix)
+    found = [f for f in diagnosis.examine() if f.name in ("platform", "signals", "keys") and f.status == "note"]
+    assert [f.name for f in found] == names
+    assert all(f.next_step for f in found)
+
+
 def test_what_is_missing_is_a_note_and_a_check_that_fails_a_problem(monkeypatch):
     def no_version(name):
         raise diagnosis.metadata.PackageNotFoundError(name)

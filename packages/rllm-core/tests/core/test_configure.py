@@ -3,7 +3,14 @@
 import pytest
 
 from rllm.config import EvalConfig, TrainConfig
-from rllm.configure import describe_settings, parse_assignments, read_config_file, resolve_config
+from rllm.configure import (
+    GIVEN,
+    describe_settings,
+    parse_assignments,
+    read_config_file,
+    resolve_config,
+    resolve_layers,
+)
 from rllm.errors import ConfigError, UnknownNameError
 from rllm.plugins import PluginManager
 
@@ -98,5 +105,24 @@ def test_a_missing_configuration_file_is_named(tmp_path):
 
 
 def test_an_evaluation_refuses_the_settings_of_training(plugins):
-    with pytest.raises(UnknownNameError, match="optimizer"):
+    with pytest.raises(ConfigError, match=r"'optimizer\.lr' is a setting of `rllm train`, and `rllm eval` has no such"):
         resolve(plugins, "optimizer.lr=1", kind=EvalConfig)
+    with pytest.raises(UnknownNameError, match=r"Did you mean 'optimizer\.lr'"):
+        resolve(plugins, "optimiser.lr=1")
+
+
+def test_a_mistake_in_a_file_is_said_with_the_files_name_and_one_beside_it_is_not(plugins):
+    layers = [("some.yaml", {"steps": "many"}), (GIVEN, {"seed": 1})]
+    with pytest.raises(ConfigError, match=r"^some\.yaml: steps='many' won't do"):
+        resolve_layers(TrainConfig, layers, plugins)
+    layers = [("some.yaml", {"steps": 3}), (GIVEN, {"seed": "many"})]
+    with pytest.raises(ConfigError, match=r"^seed='many' won't do"):
+        resolve_layers(TrainConfig, layers, plugins)
+    with pytest.raises(UnknownNameError, match=r"^some\.yaml: there is no setting 'stpes'"):
+        resolve_layers(TrainConfig, [("some.yaml", {"stpes": 1})], plugins)
+
+
+def test_what_is_wrong_with_a_value_names_its_default(plugins):
+    for argument, default in (("group_size=0", "8"), ("optimizer.lr=x", "7.0e-06"), ("grpo.std=7", "true")):
+        with pytest.raises(ConfigError, match=rf"\(default: {default}\)"):
+            resolve(plugins, argument)

@@ -51,7 +51,7 @@ def test_what_is_missing_is_named(tmp_path):
     (tmp_path / "mine.py").write_text("def solve(): ...\n")
     with pytest.raises(ConfigError, match=r"the agent's file 'yours.py' doesn't exist \(looked from "):
         load_object("yours.py:solve", "agent")
-    with pytest.raises(UnknownNameError, match=r"there is no agent in mine.py 'slove'. Did you mean 'solve'"):
+    with pytest.raises(UnknownNameError, match=r"there is no agent 'slove' in mine.py. Did you mean 'solve'"):
         load_object("mine.py:slove", "agent")
 
 
@@ -59,7 +59,7 @@ def test_a_file_that_failed_once_can_be_mended_and_loaded(tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("1 / 0\n")
     before = set(sys.modules)
-    with pytest.raises(ConfigError, match="raised ZeroDivisionError when it was loaded"):
+    with pytest.raises(ConfigError, match="raised ZeroDivisionError in line 1 when it was loaded"):
         load_object("mine.py:solve", "agent")
     assert set(sys.modules) == before
     file.write_text("def solve(): return 3\n")

@@ -71,7 +71,7 @@ def test_names_files_and_modules_are_found(tmp_path, monkeypatch, plugins):
     assert as_evaluator("operator:eq", plugins).name == "eq"
     with pytest.raises(ConfigError, match=r"the evaluator 'mine.py:limit' is a int; it must be a function"):
         as_evaluator("mine.py:limit", plugins)
-    with pytest.raises(UnknownNameError, match=r"no evaluator in mine.py 'grad'. Did you mean 'grade'"):
+    with pytest.raises(UnknownNameError, match=r"no evaluator 'grad' in mine.py. Did you mean 'grade'"):
         as_evaluator("mine.py:grad", plugins)
     with pytest.raises(UnknownNameError, match=r"no evaluator 'exactly'. Did you mean 'exact'"):
         as_evaluator("exactly", plugins)
@@ -80,8 +80,8 @@ def test_names_files_and_modules_are_found(tmp_path, monkeypatch, plugins):
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("import sys\nsys.exit(2)\n", "raised SystemExit when it was loaded: 2"),
-        ("1 / 0\n", "raised ZeroDivisionError when it was loaded: division by zero"),
+        ("import sys\nsys.exit(2)\n", "raised SystemExit in line 2 when it was loaded: 2"),
+        ("1 / 0\n", "raised ZeroDivisionError in line 1 when it was loaded: division by zero"),
         ("def grade(:\n", "raised SyntaxError when it was loaded"),
         ("import no_such_module_xyz\n", "raised ModuleNotFoundError"),
     ],

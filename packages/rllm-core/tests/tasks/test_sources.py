@@ -44,7 +44,7 @@ def test_a_function_of_a_file_is_named_by_path_and_has_settings(tmp_path, monkey
     )
     source = load_task_source("mine.py:make", {"held_out": 5, "max_tokens": 7})
     assert (source.name, len(source.train()), len(source.held_out()), source.max_tokens) == ("make", 25, 5, 7)
-    with pytest.raises(UnknownNameError, match=r"there is no task function in mine.py 'mak'. Did you mean 'make'"):
+    with pytest.raises(UnknownNameError, match=r"there is no task function 'mak' in mine.py. Did you mean 'make'"):
         load_task_source("mine.py:mak")
     with pytest.raises(UnknownNameError, match=r"named by their function: mine.py:make_tasks"):
         load_task_source("mine.py")

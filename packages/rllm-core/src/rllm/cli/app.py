@@ -3,6 +3,7 @@
 __all__ = ["main"]
 
 import importlib
+import io
 import sys
 
 import click
@@ -53,6 +54,7 @@ def root() -> None:
     """Train AI agents with reinforcement learning, with the agent's code left as it is.
 
     \b
+    rllm init                     begin here: a small project of your own that trains
     rllm train chain_sum          trains SmolLM2-135M on this machine
     rllm eval chain_sum           what a model scores as it is
     """
@@ -62,6 +64,10 @@ def main() -> None:
     """The ``rllm`` command: an RLLMError ends it with its message alone, exit status 1; Ctrl-C with 130."""
     from rllm.errors import RLLMError
 
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A pipe on Windows, or an old locale, has no → or ▄: a question mark is better than no line at all.
+            stream.reconfigure(errors="replace")
     try:
         root(prog_name="rllm", standalone_mode=False)
     except click.exceptions.Exit as end:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from rllm.errors import RLLMError
+from rllm.models.places import cache_dir, config_dir
 
 NEEDED = {
     "torch": (2, 6),
@@ -28,6 +29,8 @@ COMPROMISED = {"litellm": ("1.107.0",)}
 """Releases that were taken over by strangers."""
 DISK_GB, MEMORY_GB = 3.0, 4.0
 """What the default model needs: a run's folder and the converted model; weights, gradients and optimizer."""
+
+IS_POSIX, HAS_SIGTERM = os.name == "posix", sys.platform != "win32"
 
 
 @dataclass(frozen=True)
@@ -57,6 +60,35 @@ def examine() -> list[DiagnosticFinding]:
 def _python() -> Findings:
     version = platform.python_version()
     yield DiagnosticFinding("python", "ok", f"{version} on {platform.system()} {platform.machine()}, {sys.executable}")
+
+
+def _platform() -> Findings:
+    """What this system has not, or what no test of ours has seen there."""
+    system = platform.system()
+    if system == "Linux":
+        yield DiagnosticFinding("platform", "ok", "Linux, as in rLLM's own tests")
+        return
+    yield DiagnosticFinding(
+        "platform",
+        "note",
+        f"rLLM is tested on Linux only; on {system} nothing is known to be missing but what follows",
+        "if something fails, try it in a Linux container or WSL",
+    )
+    if not HAS_SIGTERM:
+        yield DiagnosticFinding(
+            "signals",
+            "note",
+            f"{system} sends no SIGTERM: Ctrl-C ends a run's step and saves, `taskkill` loses the work since the "
+            "last checkpoint",
+            "stop a run with Ctrl-C, or lower checkpoint.every_s",
+        )
+    if not IS_POSIX:
+        yield DiagnosticFinding(
+            "keys",
+            "note",
+            f"files have no mode bits on {system}: who may read your models' keys is up to the folder {config_dir()}",
+            "keep it in your own profile, where it is by default",
+        )
 
 
 def _distributions() -> Findings:
@@ -140,8 +172,6 @@ def _memory() -> Findings:
 
 
 def _disk() -> Findings:
-    from rllm.models.places import cache_dir
-
     for name, place in (("this folder", Path.cwd()), ("the cache", cache_dir())):
         existing = next(folder for folder in (place, *place.parents) if folder.exists())
         free = shutil.disk_usage(existing).free / 1e9
@@ -241,6 +271,7 @@ def _plugins() -> Findings:
 
 _CHECKS: tuple[Callable[[], Findings], ...] = (
     _python,
+    _platform,
     _distributions,
     _packages,
     _memory,

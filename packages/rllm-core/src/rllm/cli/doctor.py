@@ -2,17 +2,17 @@
 
 __all__ = ["command"]
 
-import dataclasses
-import json
 import sys
 
 import click
+
+from rllm.cli.output import json_option, print_json
 
 MARKS = {"ok": "ok  ", "note": "note", "problem": "NO  "}
 
 
 @click.command()
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def command(as_json: bool) -> None:
     """Look for what would keep rLLM from working here: versions, memory, threads, precision, ports, plugins.
 
@@ -22,7 +22,7 @@ def command(as_json: bool) -> None:
 
     findings = examine()
     if as_json:
-        click.echo(json.dumps([dataclasses.asdict(finding) for finding in findings], indent=2))
+        print_json(findings)
     else:
         for finding in findings:
             click.echo(f"{MARKS[finding.status]}  {finding.name:<13} {finding.what}")

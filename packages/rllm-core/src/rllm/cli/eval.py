@@ -2,12 +2,13 @@
 
 __all__ = ["command"]
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 
+from rllm.cli.following import command_on
 from rllm.cli.options import as_options, run_options, settings_help
+from rllm.cli.output import json_option, only_json, print_json
 
 if TYPE_CHECKING:
     from rllm.evals import EvalReport
@@ -21,7 +22,7 @@ def _settings(context: click.Context, _: click.Parameter, value: bool) -> None:
 
 @click.command()
 @run_options
-@click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
+@json_option
 @click.option("--settings", "show", is_flag=True, is_eager=True, expose_value=False, callback=_settings,
               help="List every setting with its default.")  # fmt: skip
 def command(
@@ -38,26 +39,33 @@ def command(
     from rich.console import Console
 
     from rllm.config import EvalConfig
-    from rllm.configure import read_config_file, resolve_config
+    from rllm.configure import GIVEN, read_config_file, resolve_layers
     from rllm.errors import ConfigError
     from rllm.evals import run_eval
+    from rllm.models import find_model
     from rllm.plugins import get_plugins
     from rllm.types import Episode
 
     plugins = get_plugins()
     plugins.check_pending()
-    layers = [read_config_file(config) if config else {}, as_options(tasks, settings, options)]
-    resolved = resolve_config(EvalConfig, layers, plugins)
+    layers = [(config or "", read_config_file(config) if config else {}), (GIVEN, as_options(tasks, settings, options))]
+    resolved = resolve_layers(EvalConfig, layers, plugins)
     if not resolved.tasks:
         raise ConfigError("no tasks are given: name some of `rllm task list` (for example chain_sum), or a JSONL file")
     console = Console(stderr=True)
-    with console.status("loading the model") as status:
+    with only_json(as_json), console.status("loading the model") as status:
 
         def progress(done: int, total: int, episode: Episode) -> None:
             status.update(f"rollouts {done}/{total}")
 
         report = asyncio.run(run_eval(resolved, plugins, progress=progress))
-    click.echo(json.dumps(report.as_dict(), indent=2) if as_json else describe(report))
+    if as_json:
+        print_json(report)
+    else:
+        click.echo(describe(report))
+        click.echo(f"read some: rllm run show {report.run_dir} --episodes 3")
+        if find_model(resolved.model).kind != "provider":
+            click.echo(f"train it:  {command_on('train', resolved, model=resolved.model)}")
 
 
 def describe(report: "EvalReport") -> str:

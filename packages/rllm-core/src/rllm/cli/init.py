@@ -34,7 +34,9 @@ def command(folder: Path) -> None:
         for name, text in parts.items():
             (folder / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise ConfigError(f"the project can't be written to {str(folder)!r}: {error.strerror}") from error
+        raise ConfigError(
+            f"the project can't be written to {str(folder)!r}: {error.strerror}. Name another folder"
+        ) from error
     click.echo(NEXT.format(folder=folder, files=", ".join(parts)))
 
 

@@ -4,8 +4,14 @@ __all__ = ["command"]
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
+
+from rllm.cli.output import json_option, print_json
+
+if TYPE_CHECKING:
+    from rllm.models import ModelSource
 
 
 @click.group()
@@ -14,11 +20,15 @@ def command() -> None:
 
 
 @command.command("list")
-def list_all() -> None:
+@json_option
+def list_all(as_json: bool) -> None:
     """Every model that has a name here."""
     from rllm.models import describe_model, list_models
 
     sources = list_models()
+    if as_json:
+        print_json([_as_dict(source) for source in sources])
+        return
     width = max(len(source.name) for source in sources)
     for source in sources:
         click.echo(f"{source.name:<{width}}  {source.kind:<8}  {describe_model(source)}")
@@ -26,11 +36,15 @@ def list_all() -> None:
 
 @command.command()
 @click.argument("name")
-def show(name: str) -> None:
+@json_option
+def show(name: str, as_json: bool) -> None:
     """What the model NAME is, and where it lies."""
     from rllm.models import describe_model, find_model
 
     source = find_model(name)
+    if as_json:
+        print_json(_as_dict(source))
+        return
     click.echo(f"{source.name} ({source.kind}): {describe_model(source)}")
     if source.path:
         click.echo(f"path      {source.path}")
@@ -38,6 +52,19 @@ def show(name: str) -> None:
         click.echo(f"base url  {source.base_url}")
         click.echo(f"model     {source.model_id}")
         click.echo(f"key       {'set' if source.api_key else 'not set'}")
+
+
+def _as_dict(source: "ModelSource") -> dict[str, Any]:
+    """A source for ``--json``; of a key, that there is one."""
+    return {
+        "name": source.name,
+        "kind": source.kind,
+        "path": source.path or None,
+        "base_url": source.base_url,
+        "model_id": source.model_id,
+        "has_key": source.api_key is not None,
+        "summary": source.summary,
+    }
 
 
 @command.command()

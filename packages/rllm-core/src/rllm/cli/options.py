@@ -1,6 +1,6 @@
 """Options and settings that several commands share."""
 
-__all__ = ["as_options", "run_options", "settings_help"]
+__all__ = ["as_options", "dry_run_option", "run_options", "settings_help"]
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
@@ -40,6 +40,14 @@ def run_options(function: F) -> F:
     for decorate in reversed(decorators):
         function = decorate(function)
     return function
+
+
+def dry_run_option(function: F) -> F:
+    """The option ``--dry-run``, the argument ``is_dry``."""
+    return click.option(
+        "--dry-run", "is_dry", is_flag=True,
+        help="Check everything, and say what the run would be and take: memory, time. Nothing is trained or written.",
+    )(function)  # fmt: skip
 
 
 def as_options(

@@ -2,10 +2,11 @@
 
 __all__ = ["command"]
 
-import json
 from typing import TYPE_CHECKING, Any
 
 import click
+
+from rllm.cli.output import json_option, print_json
 
 if TYPE_CHECKING:
     from rllm.plugins import LoadedPlugin
@@ -17,7 +18,7 @@ def command() -> None:
 
 
 @command.command("list")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def list_plugins(as_json: bool) -> None:
     """Every plugin that is loaded, with the hooks it implements, and those that could not be loaded."""
     from rllm.plugins import get_plugins
@@ -26,7 +27,7 @@ def list_plugins(as_json: bool) -> None:
     found = manager.loaded()
     if as_json:
         plugins = [_as_dict(plugin) for plugin in found]
-        click.echo(json.dumps({"plugins": plugins, "failed": manager.failed}, indent=2))
+        print_json({"plugins": plugins, "failed": manager.failed})
         return
     width = max(len(plugin.name) for plugin in found)
     for plugin in found:
@@ -38,7 +39,7 @@ def list_plugins(as_json: bool) -> None:
 
 @command.command("show")
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="As JSON.")
+@json_option
 def show(name: str, as_json: bool) -> None:
     """What the plugin NAME has registered, or which plugin has registered NAME."""
     from rllm.errors import UnknownNameError
@@ -51,7 +52,7 @@ def show(name: str, as_json: bool) -> None:
         known = {plugin.name for plugin in found} | {item.name for _, _, item in everything}
         raise UnknownNameError("plugin or registered item", name, known)
     if as_json:
-        click.echo(json.dumps([_item(kind, item) | {"plugin": plugin.name} for plugin, kind, item in items], indent=2))
+        print_json([_item(kind, item) | {"plugin": plugin.name} for plugin, kind, item in items])
         return
     for plugin, kind, item in items:
         summary = f": {item.summary}" if item.summary else ""

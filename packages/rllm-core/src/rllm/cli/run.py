@@ -11,8 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rllm.cli.output import json_option, print_json
+
 if TYPE_CHECKING:
     from rllm.evals.runs import RunRecord
+    from rllm.types import Episode
 
 
 @click.group()
@@ -22,12 +25,17 @@ def command() -> None:
 
 @command.command("list")
 @click.argument("folder", type=click.Path(file_okay=False, path_type=Path), default=Path("runs"))
-def list_runs(folder: Path) -> None:
+@json_option
+def list_runs(folder: Path, as_json: bool) -> None:
     """The runs below FOLDER [default: runs], the newest last."""
     from rllm.evals.runs import find_runs
 
+    runs = find_runs(folder)
+    if as_json:
+        print_json([_as_dict(run) for run in runs])
+        return
     rows = [("run", "state", "tasks", "model", "steps", "held out", "changed")]
-    for run in find_runs(folder):
+    for run in runs:
         changed = time.strftime("%Y-%m-%d %H:%M", time.localtime(run.changed_at))
         name, settings = str(run.path.relative_to(folder)), run.settings
         trained_on = settings["data" if run.kind == "sft" else "tasks"]
@@ -39,12 +47,17 @@ def list_runs(folder: Path) -> None:
 @click.argument("run", type=click.Path(file_okay=False, path_type=Path))
 @click.option("--episodes", type=click.IntRange(min=0), default=0, metavar="N",
               help="The newest N rollouts: what was asked, said, and how it was graded.")  # fmt: skip
-def show(run: Path, episodes: int) -> None:
+@json_option
+def show(run: Path, episodes: int, as_json: bool) -> None:
     """What RUN came to: its rewards, its validations, and the settings that are not the defaults."""
     from rllm.evals.runs import read_run
     from rllm.train.display import curve
 
     record = read_run(run)
+    newest = _newest_episodes(run, episodes)
+    if as_json:
+        print_json(_as_dict(record) | {"episodes": newest} | {"metrics": record.metrics})
+        return
     click.echo(f"{record.path}: {record.kind}, {record.state}, {record.steps} steps")
     if record.rewards:
         low, high = min(record.rewards), max(record.rewards)
@@ -53,21 +66,18 @@ def show(run: Path, episodes: int) -> None:
         click.echo(f"step {step:<5}reward {reward:.3f}, accuracy {accuracy:.3f} on held-out questions")
     for name, value in sorted(_not_default(record).items()):
         click.echo(f"  {name}={value}")
-    if episodes:
-        from rllm.trace import TraceStore
-
-        with TraceStore(run / "traces.sqlite") as store:
-            for episode in store.episodes(newest=episodes):
-                reward = "no grade" if episode.reward is None else f"reward {episode.reward.value:g}"
-                click.echo(f"\n{episode.task.id}, rollout {episode.sample}: {reward}")
-                click.echo(f"asked: {episode.task.prompt}\nsaid:  {_short(episode.output)}")
-                if episode.failure is not None:
-                    click.echo(f"failed: {episode.failure.kind}: {episode.failure.message}")
+    for episode in newest:
+        reward = "no grade" if episode.reward is None else f"reward {episode.reward.value:g}"
+        click.echo(f"\n{episode.task.id}, rollout {episode.sample}: {reward}")
+        click.echo(f"asked: {episode.task.prompt}\nsaid:  {_short(episode.output)}")
+        if episode.failure is not None:
+            click.echo(f"failed: {episode.failure.kind}: {episode.failure.message}")
 
 
 @command.command("compare")
 @click.argument("runs", nargs=-1, required=True, type=click.Path(file_okay=False, path_type=Path))
-def compare(runs: tuple[Path, ...]) -> None:
+@json_option
+def compare(runs: tuple[Path, ...], as_json: bool) -> None:
     """RUNS side by side: what they came to, and the settings that differ."""
     from rllm.evals.runs import differing_settings, read_run
     from rllm.train.display import curve
@@ -75,6 +85,9 @@ def compare(runs: tuple[Path, ...]) -> None:
     if len(runs) < 2:
         raise click.UsageError("name at least two runs")
     records = [read_run(path) for path in runs]
+    if as_json:
+        print_json({"runs": [_as_dict(record) for record in records], "differing": differing_settings(records)})
+        return
     bounds = [reward for record in records for reward in record.rewards] or [0.0]
     rows: list[Sequence[str]] = [("", *(record.path.name for record in records))]
     rows.append(("state", *(record.state for record in records)))
@@ -88,21 +101,54 @@ def compare(runs: tuple[Path, ...]) -> None:
 
 @command.command("check")
 @click.argument("run", type=click.Path(file_okay=False, path_type=Path))
-def check(run: Path) -> None:
+@json_option
+def check(run: Path, as_json: bool) -> None:
     """Why is the reward flat? What RUN's metrics say of its learning signal; exit status 1 where that is a problem."""
     from rllm.evals.runs import read_run
     from rllm.train.signal_report import signal_report
 
     record = read_run(run)
-    if not any("rollout/count" in line for line in record.metrics):
-        click.echo(f"{run}: no step of training has been finished yet, so there is nothing to check")
-        return
     findings = signal_report(record.metrics)
-    for finding in findings:
-        click.echo(f"{finding.name}: {finding}")
+    if as_json:
+        print_json({"run": str(run), "steps": record.steps, "findings": findings})
+    elif not any("rollout/count" in line for line in record.metrics):
+        click.echo(f"{run}: no step of training has been finished yet, so there is nothing to check")
+    else:
+        for finding in findings:
+            click.echo(f"{finding.name}: {finding}")
+        if not findings:
+            click.echo(f"{run}: {record.steps} steps, nothing found: the signal is sound")
+        click.echo(f"read some rollouts: rllm run show {run} --episodes 3")
     if findings:
         sys.exit(1)
-    click.echo(f"{run}: {record.steps} steps, nothing found: the signal is sound")
+
+
+def _as_dict(run: "RunRecord") -> dict[str, Any]:
+    """A run for ``--json``."""
+    validations = [{"step": step, "reward": reward, "accuracy": acc} for step, reward, acc in run.validations]
+    return {
+        "path": run.path,
+        "kind": run.kind,
+        "state": run.state,
+        "steps": run.steps,
+        "changed_at": run.changed_at,
+        "rewards": run.rewards,
+        "validations": validations,
+        "settings": run.settings,
+        "report": run.report,
+    }
+
+
+def _newest_episodes(run: Path, count: int) -> "list[Episode]":
+    if not count:
+        return []
+    from rllm.errors import ConfigError
+    from rllm.trace import TraceStore
+
+    if not (run / "traces.sqlite").exists():
+        raise ConfigError(f"the run in {str(run)!r} holds no rollouts (no traces.sqlite): leave --episodes out")
+    with TraceStore(run / "traces.sqlite") as store:
+        return list(store.episodes(newest=count))
 
 
 def _held_out(run: "RunRecord") -> str:

@@ -1,6 +1,6 @@
 """A run is a folder: the configuration as resolved, the metrics, the trace, the log, the trained model."""
 
-__all__ = ["RunFolder", "default_run_dir", "read_metrics"]
+__all__ = ["RunFolder", "check_run_dir", "default_run_dir", "read_metrics"]
 
 import contextlib
 import json
@@ -29,14 +29,7 @@ class RunFolder:
 
     def __init__(self, path: Path, *, resumes: bool = False) -> None:
         self.path = path
-        holds_run = (path / "config.yaml").exists()
-        if holds_run and not resumes:
-            raise ConfigError(
-                f"the folder {str(path)!r} already holds a run; choose another run_dir, move it away, or go on with "
-                f"it: rllm train --resume {path}"
-            )
-        if resumes and not holds_run:
-            raise ConfigError(f"{str(path)!r} holds no run to resume: there is no config.yaml in it")
+        check_run_dir(path, resumes=resumes)
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = FileLock(path / ".lock")
@@ -47,7 +40,9 @@ class RunFolder:
         except Timeout:
             raise ConfigError(f"the run in {str(path)!r} is being worked on by another process") from None
         except OSError as error:
-            raise RunFolderError(f"the run's folder {str(path)!r} can't be made: {_reason(error)}") from error
+            raise RunFolderError(
+                f"the run's folder {str(path)!r} can't be made: {_reason(error)}. Choose another run_dir"
+            ) from error
         self._handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
         logger = logging.getLogger("rllm")
         if logger.level == logging.NOTSET:
@@ -141,6 +136,20 @@ class RunFolder:
         with contextlib.suppress(OSError):
             self._handler.close()
         self._lock.release()
+
+
+def check_run_dir(path: Path, *, resumes: bool) -> None:
+    """Raise ConfigError where a new run would meet another one in its folder, or a resumed one finds none."""
+    holds_run = (path / "config.yaml").exists()
+    if holds_run and not resumes:
+        raise ConfigError(
+            f"the folder {str(path)!r} already holds a run; choose another run_dir, move it away, or go on with "
+            f"it: rllm train --resume {path}"
+        )
+    if path.exists() and not path.is_dir():
+        raise ConfigError(f"the run's folder {str(path)!r} is a file. Choose another run_dir")
+    if resumes and not holds_run:
+        raise ConfigError(f"{str(path)!r} holds no run to resume: there is no config.yaml in it. See `rllm run list`")
 
 
 class _LogFile(logging.FileHandler):

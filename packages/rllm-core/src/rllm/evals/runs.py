@@ -71,12 +71,16 @@ def read_run(path: Path) -> RunRecord:
         raise ConfigError(f"{str(path)!r} holds no run: there is no config.yaml in it. See `rllm run list`")
     settings = dict(flat_settings(read_config_file(str(path / "config.yaml"))))
     report: dict[str, Any] | None = None
+    name = "metrics.jsonl"
     try:
         metrics = read_metrics(path)
-        if (path / "report.json").exists():
-            report = json.loads((path / "report.json").read_text(encoding="utf-8"))
+        name = "report.json"
+        if (path / name).exists():
+            report = json.loads((path / name).read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ConfigError(f"a file of the run in {str(path)!r} is damaged: {error}") from error
+        raise ConfigError(
+            f"{str(path / name)!r} is damaged: {error}. Mend the line, or move the run's folder away"
+        ) from error
     return RunRecord(
         path=path,
         kind="sft" if "data" in settings else "train" if "estimator" in settings else "eval",
@@ -97,12 +101,13 @@ def differing_settings(runs: Sequence[RunRecord]) -> dict[str, list[Any]]:
 
 
 def _state(path: Path, report: Mapping[str, Any] | None) -> State:
-    lock = FileLock(path / ".lock")
-    try:
-        with lock.acquire(timeout=0):
-            pass
-    except (Timeout, OSError):
-        return "running"
+    lock = path / ".lock"
+    if lock.exists():  # else to ask would be to make it
+        try:
+            with FileLock(lock).acquire(timeout=0):
+                pass
+        except (Timeout, OSError):
+            return "running"
     if report is None:
         return "ended early"
     return "stopped" if report.get("stopped_by") else "finished"

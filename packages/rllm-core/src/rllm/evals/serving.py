@@ -3,7 +3,7 @@
 model name ──▶ backend (or a provider) ──▶ upstream ──▶ gateway ◀── agents
 """
 
-__all__ = ["Serving", "make_backend", "open_serving"]
+__all__ = ["Serving", "make_backend", "make_rehearsal", "open_serving"]
 
 import contextlib
 import logging
@@ -17,7 +17,7 @@ from rllm.errors import ConfigError, ModelError
 from rllm.gateway import Gateway, PolicyUpstream, ProviderUpstream
 from rllm.models import ModelSource, resolve_model
 from rllm.plugins import PluginManager
-from rllm.protocols import BackendRequest, TrainBackend
+from rllm.protocols import BackendRequest, Rehearsal, TrainBackend
 from rllm.rendering import Renderer
 from rllm.trace import TraceStore
 
@@ -82,23 +82,32 @@ def make_backend(config: AnyConfig, plugins: PluginManager, source: ModelSource)
 
     Raises ModelError for a model that can't be trained (a provider's), ConfigError for settings the backend refuses.
     """
+    backend = plugins.get("backend", config.backend).value(_request(config, source))
+    if not isinstance(backend, TrainBackend):
+        raise ConfigError(f"the backend {config.backend!r} made a {type(backend).__name__}, no TrainBackend")
+    return backend
+
+
+def make_rehearsal(config: AnyConfig, plugins: PluginManager, source: ModelSource) -> Rehearsal | None:
+    """The same without the weights; None where the backend has no rehearsal. Raises as ``make_backend``."""
+    request = _request(config, source)
+    rehearse = plugins.get("backend", config.backend).extra.get("rehearse")
+    return None if rehearse is None else rehearse(request)
+
+
+def _request(config: AnyConfig, source: ModelSource) -> BackendRequest:
     if source.kind == "provider":
         raise ModelError(
             f"the model {config.model!r} is a provider's: its weights can't be trained. "
             "Choose one of `rllm model list`, a folder, or a hub id; a provider's model can be evaluated"
         )
     lora = LoraConfig() if isinstance(config, EvalConfig) else config.lora
-    backend = plugins.get("backend", config.backend).value(
-        BackendRequest(
-            model_name=source.name,
-            model_path=source.path,
-            seed=config.seed,
-            lora_rank=lora.rank,
-            lora_alpha=lora.alpha if lora.alpha is not None else 2.0 * lora.rank,
-            settings=settings_of(config, config.backend),
-            trains=not isinstance(config, EvalConfig),
-        )
+    return BackendRequest(
+        model_name=source.name,
+        model_path=source.path,
+        seed=config.seed,
+        lora_rank=lora.rank,
+        lora_alpha=lora.alpha if lora.alpha is not None else 2.0 * lora.rank,
+        settings=settings_of(config, config.backend),
+        trains=not isinstance(config, EvalConfig),
     )
-    if not isinstance(backend, TrainBackend):
-        raise ConfigError(f"the backend {config.backend!r} made a {type(backend).__name__}, no TrainBackend")
-    return backend

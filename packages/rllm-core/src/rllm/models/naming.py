@@ -9,6 +9,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rllm.errors import ConfigError, ModelError, UnknownNameError
+from rllm.loading import looked_for
 from rllm.models.builtin import BUILTIN, BUILTIN_NAMES
 from rllm.models.entries import Entry, load_entries, load_key, save_entry
 from rllm.models.source import ModelSource
@@ -38,7 +39,7 @@ def find_model(name: str) -> ModelSource:
         _check_folder(place, "the model is given as")
         return ModelSource(name, "folder", path=str(place))
     if _LOOKS_LIKE_A_PATH.match(name):
-        raise ModelError(f"there is no folder {name!r}, looked for from {Path.cwd()}")
+        raise ModelError(f"there is no folder {name!r} {looked_for(name)}")
     if _HUB_ID.fullmatch(name):
         return ModelSource(name, "hub", path=name)
     raise UnknownNameError(

@@ -53,4 +53,7 @@ def _model_folder(folder: Path, *, adapter: bool) -> tuple[Path, str]:
     for mark, kind in MARKS.items():
         if (folder / mark).is_file():
             return folder, kind
-    raise ModelError(f"the folder {str(folder)!r} holds neither {' nor '.join(MARKS)}: it is no model")
+    raise ModelError(
+        f"the folder {str(folder)!r} holds neither {' nor '.join(MARKS)}: it is no model. "
+        "Give a run's folder, or the model's own"
+    )

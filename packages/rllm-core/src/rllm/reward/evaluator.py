@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from rllm.errors import ConfigError
 from rllm.loading import load_object
-from rllm.plugins import PluginManager
+from rllm.plugins import PluginManager, get_named
 from rllm.protocols import Evaluator
 from rllm.types import Episode, Task
 
@@ -62,7 +62,7 @@ def as_evaluator(chosen: Any, plugins: PluginManager) -> Evaluator:
     Raises ConfigError where it can't be called with a task and an episode, UnknownNameError where nobody knows it.
     """
     if isinstance(chosen, str):
-        found = load_object(chosen, "evaluator") if ":" in chosen else plugins.get("evaluator", chosen).value
+        found = load_object(chosen, "evaluator") if ":" in chosen else get_named(plugins, "evaluator", chosen).value
         if not callable(found):
             raise ConfigError(f"the evaluator {chosen!r} is a {type(found).__name__}; it must be a function")
         chosen = found

@@ -11,7 +11,7 @@ from rllm.concurrency import call_in_thread
 from rllm.config import AgentConfig
 from rllm.errors import ConfigError
 from rllm.loading import load_object
-from rllm.plugins import PluginManager
+from rllm.plugins import PluginManager, get_named
 from rllm.trace import instrument_openai, rollouts_running
 from rllm.types import Task
 
@@ -67,7 +67,7 @@ def as_flow(agent: Any, plugins: PluginManager) -> Rollout:
         instrument_openai()
         with rollouts_running():
             return _as_rollout(load_object(agent, "agent"), agent)
-    return _as_rollout(plugins.get("agent", agent).value, agent)
+    return _as_rollout(get_named(plugins, "agent", agent).value, agent)
 
 
 def _as_rollout(found: Any, name: str) -> Rollout:

@@ -60,7 +60,7 @@ def tasks_from(
         raise TaskError(f"{name}: expected tasks (dicts or rllm.Task objects), got a {type(tasks).__name__}")
     placed = [_place(item, name, number) for number, item in enumerate(_bounded(tasks, name, settings.limit), start=1)]
     if not placed:
-        raise TaskError(f"{name} gives no tasks")
+        raise TaskError(f'{name} gives no tasks. It must give one at least: a dict with "prompt" and "answer"')
     check_ids(placed)
     has_answers = check_answers(placed, unit="item")
     every = [task for _, task in placed]

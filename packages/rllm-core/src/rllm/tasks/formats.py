@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from rllm.errors import TaskError
+from rllm.loading import looked_for
 from rllm.tasks.records import NEEDS
 
 Records = Iterator[tuple[str, dict[str, Any]]]
@@ -27,7 +28,7 @@ def read_records(path: str) -> Records:
     try:
         raw = Path(path).expanduser().read_bytes()
     except OSError as error:
-        raise TaskError(f"the task file {path!r} can't be read: {error.strerror} (looked from {Path.cwd()})") from error
+        raise TaskError(f"the task file {path!r} can't be read: {error.strerror} {looked_for(path)}") from error
     return _READERS[suffix](path, raw)
 
 

@@ -32,6 +32,8 @@ log = logging.getLogger("rllm.train")
 
 STATE = "checkpoint.json"
 PREFIX = "step-"
+CAN_FLUSH_FOLDERS = os.name != "nt"
+"""Windows opens no folder, and keeps names by itself."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ def _fresh(folder: Path) -> None:
 def _seal(partial: Path, final: Path, cursor: Mapping[str, Any]) -> None:
     """Add checksums, flush all to the disk, and give the folder its name."""
     files = sorted(path for path in partial.rglob("*") if path.is_file())
-    sums = {str(path.relative_to(partial)): _checksum(path) for path in files}
+    sums = {path.relative_to(partial).as_posix(): _checksum(path) for path in files}
     (partial / STATE).write_text(json.dumps({"cursor": cursor, "files": sums}, indent=2) + "\n", encoding="utf-8")
     for path in (*files, partial / STATE, partial / "backend", partial):
         _flush(path)
@@ -205,7 +207,11 @@ def _checksum(path: Path) -> str:
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    is_folder = path.is_dir()
+    if is_folder and not CAN_FLUSH_FOLDERS:
+        return
+    # For writing too: Windows flushes nothing that is open for reading alone.
+    descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
     try:
         os.fsync(descriptor)
     finally:

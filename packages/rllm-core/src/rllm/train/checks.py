@@ -45,7 +45,8 @@ def check_config(config: TrainConfig, plugins: PluginManager) -> None:
             )
     if config.minibatches > config.batch_tasks:
         raise ConfigError(
-            f"minibatches={config.minibatches}, but a batch has only {config.batch_tasks} groups (batch_tasks) to split"
+            f"minibatches={config.minibatches}, but a batch has only {config.batch_tasks} groups (batch_tasks) to "
+            "split. Lower it, or raise batch_tasks"
         )
     if config.optimizer.schedule != "constant" and config.steps is None and config.time_limit_s is not None:
         raise ConfigError(

@@ -27,23 +27,23 @@ from rllm.configure import describe_settings
 from rllm.errors import RLLMError
 from rllm.evals.baseline import best_constant_answer
 from rllm.evals.folder import RunFolder, default_run_dir, read_metrics
-from rllm.evals.runner import resolve_parts, sampling_params
+from rllm.evals.runner import sampling_params
 from rllm.evals.runs import flat_settings
 from rllm.evals.serving import open_serving
 from rllm.evals.statistics import Summary
-from rllm.models import find_model
 from rllm.plugins import PluginManager
 from rllm.protocols import LoggerRequest
 from rllm.rollouts import BugWatch, RolloutRunner
 from rllm.train.batch import require_targets, to_batch
 from rllm.train.checkpoints import Checkpoint, Checkpoints, Cursor
-from rllm.train.checks import check_capabilities, check_config, check_limits, check_tasks
+from rllm.train.checks import check_capabilities
 from rllm.train.display import Display
 from rllm.train.loggers import Loggers
 from rllm.train.metrics import UpdateReport, regrading_metrics, rollout_metrics, task_metrics, update_metrics
+from rllm.train.preparing import prepare
 from rllm.train.resuming import check_same_run, identity_of, restore
 from rllm.train.run import Run, TrainResult, export_run, save_what_there_is
-from rllm.train.schedule import learning_rate, planned_steps, task_batches
+from rllm.train.schedule import learning_rate, task_batches
 from rllm.train.signal_report import signal_report
 from rllm.train.stopping import RunStopped, Stopping
 from rllm.train.updating import update
@@ -75,15 +75,9 @@ async def train(
     do; what was finished by then (metrics, traces, a checkpoint, and the model where at least one update was made) is
     in the run's folder.
     """
-    check_config(config, plugins)
-    find_model(config.model)  # an unknown name is said before the run has a folder
-    parts = resolve_parts(config, plugins, tasks=tasks, agent=agent, evaluator=evaluator)
-    train_tasks, held_out = parts.source.train(), parts.source.held_out()
-    check_tasks(parts.source, train_tasks, held_out)
-    check_limits(config, len(train_tasks))
-    if config.validation.limit is not None:
-        held_out = held_out[: config.validation.limit]
-    total = planned_steps(config, len(train_tasks))
+    prepared = prepare(config, plugins, tasks=tasks, agent=agent, evaluator=evaluator)
+    parts, train_tasks, held_out = prepared.parts, prepared.train_tasks, prepared.held_out
+    total = prepared.total_steps
     path = Path(config.run_dir) if config.run_dir else default_run_dir(parts.source.name, "train")
     folder = RunFolder(path, resumes=resume)
     error: BaseException | None = None

@@ -104,5 +104,5 @@ def settings_of_run(run_dir: str) -> dict[str, Any]:
     """The settings that a run was started with. Raises ConfigError where there is no run."""
     path = Path(run_dir) / "config.yaml"
     if not path.exists():
-        raise ConfigError(f"{run_dir!r} holds no run to resume: there is no config.yaml in it")
+        raise ConfigError(f"{run_dir!r} holds no run to resume: there is no config.yaml in it. See `rllm run list`")
     return read_config_file(str(path))

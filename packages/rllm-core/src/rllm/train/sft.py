@@ -3,7 +3,7 @@
 conversations ──▶ rows (targets: what an assistant says) ──▶ cross_entropy ──▶ update
 """
 
-__all__ = ["SftResult", "sft"]
+__all__ = ["SftResult", "check_sft", "sft", "sft_identity"]
 
 import contextlib
 import dataclasses
@@ -22,9 +22,10 @@ from rllm.configure import describe_settings
 from rllm.errors import ConfigError, RLLMError
 from rllm.evals.folder import RunFolder, default_run_dir
 from rllm.evals.serving import make_backend
+from rllm.loading import looked_for
 from rllm.models import resolve_model
 from rllm.plugins import PluginManager
-from rllm.protocols import AdamParams, LossSpec, TrainBackend
+from rllm.protocols import AdamParams, Capabilities, LossSpec, TrainBackend
 from rllm.rendering import Renderer
 from rllm.train.card import sft_card
 from rllm.train.checkpoints import Checkpoints, Cursor
@@ -71,6 +72,7 @@ async def sft(
     """A whole run. Raises an RLLMError with what to do; what was finished by then is in the run's folder."""
     if not config.data:
         raise ConfigError("no data are given: name a file of conversations, as in `rllm sft chats.jsonl`")
+    identity = sft_identity(config)  # a missing file is said before a model is fetched
     source = resolve_model(config.model)
     path = Path(config.run_dir) if config.run_dir else default_run_dir(config.data, "sft")
     display = Display(
@@ -80,7 +82,6 @@ async def sft(
     backend: TrainBackend | None = None
     try:
         checkpoints = Checkpoints(folder.checkpoints, config.checkpoint, display.say)
-        identity = {"data": _checksum(config.data)}
         start = checkpoints.newest() if resume else None
         if resume:
             before = identity if start is None else start.cursor.identity
@@ -92,7 +93,7 @@ async def sft(
             display.say(f"run folder {folder.path}")
             display.say(f"loading {config.model}")
             backend = make_backend(config, plugins, source)
-            _check(config, backend)
+            check_sft(config, backend.capabilities)
             renderer = Renderer(backend.model.tokenizer, context_tokens=backend.model.context_tokens)
             train, held_out = conversations_of(config.data, renderer, held_out=config.held_out, seed=config.seed)
             display.total = planned_sft_steps(config, len(train))
@@ -211,8 +212,8 @@ class _Sft:
         self.cursor = dataclasses.replace(self.cursor, **changes, metrics_bytes=self.folder.metrics_bytes)
 
 
-def _check(config: SftConfig, backend: TrainBackend) -> None:
-    can = backend.capabilities
+def check_sft(config: SftConfig, can: Capabilities) -> None:
+    """Raise ConfigError for what this backend can't honour."""
     for is_refused, name, value in (
         (can.losses is not None and LOSS not in can.losses, "the loss", LOSS),
         (config.lora.rank > 0 and not can.lora, "lora.rank", config.lora.rank),
@@ -222,8 +223,10 @@ def _check(config: SftConfig, backend: TrainBackend) -> None:
             raise ConfigError(f"the backend {config.backend!r} can't honour {name} {value!r}; choose another one")
 
 
-def _checksum(path: str) -> str:
+def sft_identity(config: SftConfig) -> dict[str, str]:
+    """What a run is beside its settings: what its file holds. Raises ConfigError where that can't be read."""
+    path = config.data
     try:
-        return hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]
+        return {"data": hashlib.sha256(Path(path).expanduser().read_bytes()).hexdigest()[:16]}
     except OSError as error:
-        raise ConfigError(f"the file {path!r} can't be read: {error.strerror} (looked from {Path.cwd()})") from error
+        raise ConfigError(f"the file {path!r} can't be read: {error.strerror} {looked_for(path)}") from error

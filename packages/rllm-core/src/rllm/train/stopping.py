@@ -38,20 +38,31 @@ class Stopping:
     def attached(self, say: Callable[[str], None]) -> Generator[None]:
         """Around the run, in its task; signals are heard where that is in the main thread."""
         self._loop, self._run, self._say = asyncio.get_running_loop(), asyncio.current_task(), say
-        heard: list[signal.Signals] = []
-        if self._listens:
-            for number in SIGNALS:
-                if signal.getsignal(number) is signal.SIG_IGN:
-                    continue  # as nohup and shells in the background do
-                with contextlib.suppress(NotImplementedError, RuntimeError, ValueError):
-                    self._loop.add_signal_handler(number, self._ask, number.name)
-                    heard.append(number)
+        with contextlib.ExitStack() as undo:
+            if self._listens:
+                for number in SIGNALS:
+                    if signal.getsignal(number) is signal.SIG_IGN:
+                        continue  # as nohup and shells in the background do
+                    with contextlib.suppress(RuntimeError, ValueError):  # not in the main thread
+                        undo.callback(self._hear(self._loop, number))
+            try:
+                yield
+            finally:
+                self._run = None
+
+    def _hear(self, loop: asyncio.AbstractEventLoop, number: signal.Signals) -> Callable[[], object]:
+        """Let a signal ask; what undoes that."""
         try:
-            yield
-        finally:
-            for number in heard:
-                self._loop.remove_signal_handler(number)
-            self._run = None
+            loop.add_signal_handler(number, self._ask, number.name)
+        except NotImplementedError:
+            # Windows' loops take no handlers; the process's own hands the signal on.
+
+            def handed_on(_number: int, _frame: object) -> None:
+                self.ask(number.name)
+
+            before = signal.signal(number, handed_on)
+            return lambda: signal.signal(number, before)
+        return lambda: loop.remove_signal_handler(number)
 
     def ask(self, by: str) -> None:
         """Ask once more, from any thread; also before the run has begun."""

@@ -10,9 +10,10 @@ from typing import Any
 from rich.console import Console
 
 from rllm.config import TrainConfig
-from rllm.configure import read_config_file, resolve_config
+from rllm.configure import GIVEN, read_config_file, resolve_layers
 from rllm.errors import ConfigError
 from rllm.plugins import PluginManager, get_plugins
+from rllm.train.dry_run import DryRun, dry_run
 from rllm.train.loop import TrainResult, train
 from rllm.train.resuming import settings_of_run
 from rllm.train.stopping import Stopping
@@ -62,10 +63,14 @@ class AgentTrainer:
                 self._objects[name] = value
         given = {k: v for k, v in named.items() if v is not None}
         self._resumes, self._allows_changes = resume is not None, allow_changes
-        layers: list[Mapping[str, Any]] = [read_config_file(config) if config else {}, given, settings or {}]
+        self._layers: list[tuple[str, Mapping[str, Any]]] = [
+            (config or "", read_config_file(config) if config else {}),
+            (GIVEN, given),
+            (GIVEN, settings or {}),
+        ]
         if resume is not None:
-            layers = [settings_of_run(resume), *layers, {"run_dir": resume}]
-        self.config = resolve_config(TrainConfig, layers, self._plugins)
+            self._layers = [(resume, settings_of_run(resume)), *self._layers, (GIVEN, {"run_dir": resume})]
+        self.config = resolve_layers(TrainConfig, self._layers, self._plugins)
         self._console = console
         self._stopping = Stopping()
         if not self.config.tasks and "tasks" not in self._objects:
@@ -86,6 +91,20 @@ class AgentTrainer:
             if self._stopping.is_now:
                 raise KeyboardInterrupt from None
             raise
+
+    def dry_run(self) -> DryRun:
+        """Check everything that ``train()`` checks before its first step, and say what the run would take.
+
+        The weights are not read, nothing is written, and nothing is trained; it takes some seconds to measure.
+        """
+        return dry_run(
+            self.config,
+            self._plugins,
+            layers=self._layers,
+            resume=self._resumes,
+            allow_changes=self._allows_changes,
+            **self._objects,
+        )
 
     async def train_async(self) -> TrainResult:
         """The same, to be awaited."""

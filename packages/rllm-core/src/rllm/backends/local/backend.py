@@ -58,15 +58,7 @@ class LocalBackend:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(
-            losses=None,
-            lora=True,
-            full_finetuning=True,
-            penalties=True,
-            kl=True,
-            ratio_cap=True,
-            exact=not self._engine.is_mixed,
-        )
+        return capabilities_of(is_mixed=self._engine.is_mixed)
 
     def sampler(self) -> "LocalSampler":
         return self._sampler
@@ -96,6 +88,13 @@ class LocalBackend:
         await asyncio.to_thread(self._thread.close)
         if self._keeps_memory:
             give_memory_back()
+
+
+def capabilities_of(*, is_mixed: bool) -> Capabilities:
+    """What the engine can do in this precision."""
+    return Capabilities(
+        losses=None, lora=True, full_finetuning=True, penalties=True, kl=True, ratio_cap=True, exact=not is_mixed
+    )
 
 
 class LocalSampler:

@@ -1,6 +1,6 @@
 """From a folder or hub id to a model in memory: weights, tokenizer, context length, stop ids, and how it is run."""
 
-__all__ = ["LoadedModel", "load_model", "load_weights"]
+__all__ = ["LoadedModel", "info_of", "load_config", "load_model", "load_tokenizer", "load_weights", "pick_device"]
 
 import logging
 from dataclasses import dataclass
@@ -33,21 +33,25 @@ class LoadedModel:
 def load_model(request: BackendRequest, settings: TinkerSettings) -> LoadedModel:
     """Raises ModelError that says what is missing."""
     device = pick_device(settings.device)
-    tokenizer = _load_tokenizer(request)
+    tokenizer = load_tokenizer(request)
     network = load_weights(request.model_path).to(device)
-    n_parameters = sum(p.numel() for p in network.parameters())
+    info = info_of(request, settings, network, tokenizer)
+    if not info.stop_ids:
+        log.warning("model %s names no end-of-text token: completions end at max_tokens only", info.name)
+    return LoadedModel(network, info, device)
+
+
+def info_of(request: BackendRequest, settings: TinkerSettings, network: Any, tokenizer: Any) -> ModelInfo:
+    """What is known of a model; its weights are not read. Raises ModelError."""
     context_tokens = _context_tokens(network, tokenizer, settings)
-    info = ModelInfo(
+    return ModelInfo(
         name=request.model_name,
         tokenizer=tokenizer,
         context_tokens=context_tokens,
         stop_ids=_stop_ids(network, tokenizer, context_tokens),
         vocab_size=network.get_output_embeddings().weight.shape[0],
-        n_parameters=n_parameters,
+        n_parameters=sum(p.numel() for p in network.parameters()),
     )
-    if not info.stop_ids:
-        log.warning("model %s names no end-of-text token: completions end at max_tokens only", info.name)
-    return LoadedModel(network, info, device)
 
 
 def pick_device(name: str) -> torch.device:
@@ -65,9 +69,10 @@ def load_weights(path: str) -> Any:
     had_bar = transformers_logging.is_progress_bar_enabled()
     transformers_logging.disable_progress_bar()
     try:
-        config = AutoConfig.from_pretrained(path)
-        _refuse_quantised(path, config)
+        config = load_config(path)
         network = AutoModelForCausalLM.from_pretrained(path, config=config, dtype=torch.float32)
+    except ModelError:
+        raise
     except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
         raise ModelError(_advice(path, error)) from error
     finally:
@@ -82,6 +87,16 @@ def load_weights(path: str) -> Any:
     return network.eval()
 
 
+def load_config(path: str) -> Any:
+    """A model's transformers configuration. Raises ModelError, also where the weights are rounded."""
+    try:
+        config = AutoConfig.from_pretrained(path)
+    except (OSError, ValueError, KeyError, RuntimeError, ImportError) as error:
+        raise ModelError(_advice(path, error)) from error
+    _refuse_quantised(path, config)
+    return config
+
+
 def _refuse_quantised(path: str, config: Any) -> None:
     """Rounded weights draw from another distribution than the one that is trained, and can't be trained themselves."""
     quantised = getattr(config, "quantization_config", None)
@@ -94,7 +109,7 @@ def _refuse_quantised(path: str, config: Any) -> None:
     )
 
 
-def _load_tokenizer(request: BackendRequest) -> Any:
+def load_tokenizer(request: BackendRequest) -> Any:
     try:
         return AutoTokenizer.from_pretrained(request.model_path)
     except (OSError, ValueError, KeyError, ImportError) as error:

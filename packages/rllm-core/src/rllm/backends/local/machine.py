@@ -6,9 +6,10 @@ import ctypes
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -83,16 +84,17 @@ def total_memory(device: torch.device) -> int:
     """
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    whole = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    whole = int(psutil.virtual_memory().total)
+    # What a container may have, where there are containers; elsewhere there is no such file.
     limit = Path("/sys/fs/cgroup/memory.max")
     if limit.exists() and (allowed := limit.read_text().strip()).isdigit():
         return min(whole, int(allowed))
     return whole
 
 
-def saved_bytes(run: Callable[[], object], parameters: list[torch.nn.Parameter]) -> int:
-    """Bytes that a forward keeps for its backward, the parameters not counted."""
-    known = {p.untyped_storage().data_ptr() for p in parameters}
+def saved_bytes(run: Callable[[], object], weights: Sequence[Tensor]) -> int:
+    """Bytes that a forward keeps for its backward, the weights not counted."""
+    known = {weight.untyped_storage().data_ptr() for weight in weights}
     found: dict[int, int] = {}
 
     def note(tensor: Tensor) -> Tensor:

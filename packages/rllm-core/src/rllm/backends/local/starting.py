@@ -1,6 +1,6 @@
 """How a loaded model is run on this machine: precision, threads and determinism, as the settings ask or as is best."""
 
-__all__ = ["check_deterministic", "describe", "has_onednn", "is_mixed", "set_threads"]
+__all__ = ["check_deterministic", "describe", "has_onednn", "is_mixed", "set_threads", "threads_for"]
 
 import logging
 
@@ -61,8 +61,12 @@ def set_threads(policy: Policy, settings: TinkerSettings) -> None:
     By the model's size, not by a stopwatch: a sum over several threads has other bits than over one, so what is chosen
     must not depend on how busy the machine happens to be.
     """
-    n_parameters = sum(p.numel() for p in policy.network.parameters())
-    torch.set_num_threads(settings.threads or (1 if n_parameters < TINY_PARAMETERS else cores()))
+    torch.set_num_threads(threads_for(sum(p.numel() for p in policy.network.parameters()), settings))
+
+
+def threads_for(n_parameters: int, settings: TinkerSettings) -> int:
+    """How many CPU threads a model of this size is run by."""
+    return settings.threads or (1 if n_parameters < TINY_PARAMETERS else cores())
 
 
 def check_deterministic(policy: Policy, settings: TinkerSettings, name: str) -> None:
