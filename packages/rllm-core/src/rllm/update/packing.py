@@ -125,9 +125,9 @@ def sort_key(sequence: NDArray[np.int32]) -> bytes:
 def pack(rows: Sequence[Row], max_tokens: int, enough_tokens: int | None = None) -> list[Packing]:
     """Split rows into micro-batches of at most ``max_tokens`` distinct input tokens, and each into its forest.
 
-    From ``enough_tokens`` on a micro-batch ends where little is shared with the next row. Rows without a target are left
-    out. A single row longer than ``max_tokens`` gets a micro-batch of its own. What a row holds after its last target,
-    and that target itself, is no input: nothing is predicted from it.
+    From ``enough_tokens`` on a micro-batch ends where little is shared with the next row. Rows without a target are
+    left out. A single row longer than ``max_tokens`` gets a micro-batch of its own. What a row holds after its last
+    target, and that target itself, is no input: nothing is predicted from it.
     """
     inputs: dict[int, NDArray[np.int32]] = {}
     for k, row in enumerate(rows):
