@@ -94,7 +94,7 @@ def _closing(result: "TrainResult", config: "TrainConfig") -> str:
             answer, value = result.constant
             lines.append(f"the best constant answer, {answer!r}, would score {value:.3f}")
     lines.append(f"run    {result.run_dir}")
-    lines.append(f"model  {result.model_dir}")
+    lines.append(f"model  {result.model_dir or 'as it was: no step had anything to learn from'}")
     lines.append(f"is its signal sound?  rllm run check {result.run_dir}")
     lines.append(f"try the model:        {command_on('eval', config, model=result.model_dir or config.model)}")
     return "\n".join(lines)

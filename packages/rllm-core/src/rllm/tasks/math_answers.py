@@ -210,4 +210,5 @@ def _forget() -> None:
     _pool = _Pool()
 
 
-os.register_at_fork(after_in_child=_forget)
+if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
+    os.register_at_fork(after_in_child=_forget)
