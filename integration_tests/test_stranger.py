@@ -29,14 +29,14 @@ def installed(tmp_path_factory) -> Path:
     subprocess.run([sys.executable, "-m", "build", "--wheel", "--outdir", place, package], check=True, timeout=600)
     (wheel,) = place.glob("*.whl")
     subprocess.run([sys.executable, "-m", "venv", place / "venv"], check=True, timeout=200)
-    python = next((place / "venv").glob("*/python*"))
+    scripts = place / "venv" / ("Scripts" if os.name == "nt" else "bin")
     constraints = ROOT / "constraints.txt"
     subprocess.run(
-        [python, "-m", "pip", "install", "--quiet", "--constraint", constraints, f"{wheel}[train]"],
+        [scripts / "python", "-m", "pip", "install", "--quiet", "--constraint", constraints, f"{wheel}[train]"],
         check=True,
         timeout=1800,
     )
-    return python.parent
+    return scripts
 
 
 @pytest.mark.slow
