@@ -33,7 +33,9 @@ def found(run, **arguments) -> list[str]:
     result = run(**{"evaluator": by_letters, "steps": 4, "optimizer__lr": 1e-5, "sampling__max_tokens": 24} | arguments)
     said = CliRunner().invoke(root, ["run", "check", "run"])
     names = [finding.name for finding in result.findings]
-    assert [line.partition(":")[0] for line in said.output.splitlines()] == (names or ["run"])
+    *lines, following = said.output.splitlines()
+    assert [line.partition(":")[0] for line in lines] == (names or ["run"])
+    assert following.startswith("read some rollouts")
     assert said.exit_code == bool(names)
     return names
 

@@ -1,10 +1,5 @@
 """How the engine fits itself to the machine: precision, threads, determinism and memory, by measurement or as asked."""
 
-import os
-import platform
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 import torch
@@ -144,28 +139,3 @@ async def test_memory_is_that_of_the_machine_or_what_the_process_may_have(tmp_pa
     assert machine.total_memory(torch.device("cpu")) == 1234567
     limit.write_text("max\n")
     assert machine.total_memory(torch.device("cpu")) >= whole
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc is told to keep what is freed")
-def test_what_is_freed_is_kept_for_what_comes_next():
-    """In a process of its own, for it can't be undone: large tensors cost no new pages, until given back."""
-    program = """
-import resource, torch
-from rllm.backends.local.machine import give_memory_back, keep_freed_memory
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(10_000_000)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-faults()
-print(keep_freed_memory(), faults(), faults(), give_memory_back(), faults())
-"""
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("MALLOC_")}
-    run = [sys.executable, "-c", program]
-    kept, first, second, _, after = subprocess.run(run, env=clean, capture_output=True, text=True).stdout.split()
-    assert kept == "True"
-    assert int(second) < 100 < 5_000 < min(int(first), int(after))
-    ruled = subprocess.run(run, env=clean | {"MALLOC_ARENA_MAX": "2"}, capture_output=True, text=True).stdout.split()
-    assert ruled[0] == "False"
-    assert int(ruled[2]) > 5_000
