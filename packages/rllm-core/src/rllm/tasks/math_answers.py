@@ -41,7 +41,7 @@ class Verdict:
 
     is_same: bool
     comment: str = ""
-    """Why there is no real answer to the question: a time limit, a worker that died."""
+    """Why there is no real answer to the question: a limit, an error, a worker that died."""
 
 
 def same_answer(gold: str, answer: str) -> Verdict:
@@ -127,7 +127,11 @@ class _Worker:
             return Verdict(False, f"the answer could not be compared within {LIMIT_S:g} seconds")
         except OSError:
             return None
-        return None if reply is None else Verdict(reply == b"same")
+        if reply is None:
+            return None
+        if reply not in (b"same", b"other"):
+            return Verdict(False, f"the answer could not be compared: {reply.decode()}")
+        return Verdict(reply == b"same")
 
     def _read(self, limit_s: float) -> bytes | None:
         """A line; None where the process has ended. Raises TimeoutError."""

@@ -1,4 +1,5 @@
-"""The program of a worker process of ``math_answers``: reads ``["gold", "answer"]`` a line, says ``same`` or ``other``.
+"""The program of a worker process of ``math_answers``: reads ``["gold", "answer"]`` a line, says ``same``, ``other`` or
+what it failed with.
 
 It is started by its file and imports nothing of rLLM, so that it is there soon. Arguments: the seconds and the bytes of
 memory that a comparison may take.
@@ -28,11 +29,11 @@ def main() -> None:
         # No handler: the signal's own action ends the process, in the middle of any computation.
         signal.setitimer(signal.ITIMER_REAL, limit_s + GRACE_S)
         try:
-            is_same = same(gold, answer)
-        except (Exception, RecursionError, MemoryError):
-            is_same = False
+            verdict = "same" if same(gold, answer) else "other"
+        except Exception as error:  # of a parser and an algebra system, on what a model wrote
+            verdict = type(error).__name__
         signal.setitimer(signal.ITIMER_REAL, 0)
-        print("same" if is_same else "other", file=replies, flush=True)
+        print(verdict, file=replies, flush=True)
 
 
 def same(gold: str, answer: str) -> bool:

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from rllm.backends.local.draws import SampleJob
 from rllm.backends.local.export import export_adapter, export_policy
 from rllm.backends.local.loading import LoadedModel, load_model, load_weights
-from rllm.backends.local.machine import give_memory_back, keep_freed_memory
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.sampling import SamplingLoop
 from rllm.backends.local.settings import TinkerSettings
@@ -43,7 +42,6 @@ class LocalBackend:
             raise ConfigError(f"the embedded engine takes TinkerSettings, got {type(settings).__name__}")
         self._request = request
         self._settings = settings
-        self._keeps_memory = keep_freed_memory()
         self._thread = EngineThread()
         try:
             self._engine = self._thread.submit(lambda: _Engine(request, settings, self._thread)).result()
@@ -86,8 +84,6 @@ class LocalBackend:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.close)
-        if self._keeps_memory:
-            give_memory_back()
 
 
 def capabilities_of(*, is_mixed: bool) -> Capabilities:

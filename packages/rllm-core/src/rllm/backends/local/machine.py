@@ -1,10 +1,8 @@
 """What this machine has and is fast at: cores, bfloat16, memory."""
 
-__all__ = ["bf16_gain", "cores", "give_memory_back", "keep_freed_memory", "onednn_gain", "saved_bytes", "total_memory"]
+__all__ = ["bf16_gain", "cores", "onednn_gain", "saved_bytes", "total_memory"]
 
-import ctypes
 import os
-import platform
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -50,25 +48,6 @@ def _ratio(slow: Callable[[], object], fast: Callable[[], object], repeats: int)
 def cores() -> int:
     """Cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def keep_freed_memory() -> bool:
-    """Have the C library keep what is freed for what comes next; whether it does.
-
-    Else large tensors come from the system anew each time, page by page: in a training step a quarter of the time
-    (measured: 330,000 page faults a step, 4.6 s; without them 3.7). For glibc, unless its environment says otherwise.
-    """
-    is_ruled = any(name.startswith("MALLOC_") or name == "GLIBC_TUNABLES" for name in os.environ)
-    if is_ruled or platform.libc_ver()[0] != "glibc":
-        return False
-    mallopt = ctypes.CDLL(None).mallopt
-    # No mappings of their own for large blocks, one heap, and that heap is not cut back: malloc.h's numbers.
-    return all(mallopt(option, value) for option, value in ((-4, 0), (-8, 1), (-1, 2**31 - 1)))
-
-
-def give_memory_back() -> None:
-    """Return what was kept so to the system."""
-    ctypes.CDLL(None).malloc_trim(0)
 
 
 def _seconds(run: Callable[[], object]) -> float:

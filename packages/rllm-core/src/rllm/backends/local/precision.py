@@ -4,34 +4,31 @@ Measured against bf16 throughout (sampler against trainer, in nats): mean gap .0
 attention, norms and head stay float32.
 """
 
-__all__ = ["MixedLinear", "refresh"]
+__all__ = ["MixedLinear", "refresh", "rounded_once"]
 
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from rllm.backends.local.products import StandInLinear
 
-class MixedLinear(nn.Linear):
+
+class MixedLinear(StandInLinear):
     """A linear layer with a float32 ``weight`` that is trained and a bfloat16 copy that is multiplied with."""
 
     rounded: Tensor
-    has_bias: bool
 
     @classmethod
-    def of(cls, linear: nn.Linear) -> "MixedLinear":
-        """Shares ``linear``'s parameters."""
-        mixed = cls(linear.in_features, linear.out_features, bias=False, device="meta")
-        mixed.weight, mixed.bias = linear.weight, linear.bias
-        mixed.has_bias = mixed.bias is not None  # pyright: ignore[reportUnnecessaryComparison]
+    def of(cls, linear: nn.Linear) -> Self:
+        mixed = super().of(linear)
         mixed.register_buffer("rounded", linear.weight.detach().to(torch.bfloat16), persistent=False)
-        mixed.train(linear.training)
         return mixed
 
-    def forward(self, input: Tensor) -> Tensor:
-        product: Tensor = _MixedProduct.apply(input, self.weight, self.rounded, rounded_once(input))  # pyright: ignore
-        return product + self.bias if self.has_bias else product
+    def product(self, x: Tensor) -> Tensor:
+        product: Tensor = _MixedProduct.apply(x, self.weight, self.rounded, rounded_once(x))  # pyright: ignore
+        return product
 
 
 def rounded_once(x: Tensor) -> Tensor:

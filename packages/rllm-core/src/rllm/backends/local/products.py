@@ -5,10 +5,10 @@ torch too, uses it (measured on an EPYC: 2.0 to 2.8 times as fast, forward and b
 and both give a row the same bits whatever the other rows are.
 """
 
-__all__ = ["Multiply", "OneDnnLinear", "by_bf16", "by_onednn", "by_torch", "replace_linears"]
+__all__ = ["Multiply", "OneDnnLinear", "StandInLinear", "by_bf16", "by_onednn", "by_torch", "replace_linears"]
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -33,13 +33,13 @@ def by_bf16(x: Tensor, weight: Tensor) -> Tensor:
     return F.linear(x.to(torch.bfloat16), weight.to(torch.bfloat16)).float()
 
 
-class OneDnnLinear(nn.Linear):
-    """A linear layer whose products, forward and backward, are oneDNN's."""
+class StandInLinear(nn.Linear):
+    """A linear layer in the place of another, whose products a subclass makes."""
 
     has_bias: bool
 
     @classmethod
-    def of(cls, linear: nn.Linear) -> "OneDnnLinear":
+    def of(cls, linear: nn.Linear) -> Self:
         """Shares ``linear``'s parameters."""
         made = cls(linear.in_features, linear.out_features, bias=False, device="meta")
         made.weight, made.bias = linear.weight, linear.bias
@@ -47,9 +47,21 @@ class OneDnnLinear(nn.Linear):
         made.train(linear.training)
         return made
 
+    def product(self, x: Tensor) -> Tensor:
+        """x wᵀ, with gradients."""
+        raise TypeError(f"{type(self).__name__} does not say how it multiplies")
+
     def forward(self, input: Tensor) -> Tensor:
-        product: Tensor = _Product.apply(input, self.weight)  # pyright: ignore
+        product = self.product(input)
         return product + self.bias if self.has_bias else product
+
+
+class OneDnnLinear(StandInLinear):
+    """A linear layer whose products, forward and backward, are oneDNN's."""
+
+    def product(self, x: Tensor) -> Tensor:
+        product: Tensor = _Product.apply(x, self.weight)  # pyright: ignore
+        return product
 
 
 class _Product(torch.autograd.Function):
