@@ -20,6 +20,7 @@ from collections.abc import Callable
 os.environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 RUNS = 5
+MEMORY = "memory"
 MARK = "##benchmark## "
 
 
@@ -37,30 +38,34 @@ class Commands:
         self._out = os.fdopen(os.dup(1), "w")
         os.dup2(2, 1)  # what libraries print goes elsewhere
         self._is_ready = False
+        self._command = ""
 
     def wait(self) -> bool:
         """Until the next run is due; False when there is none."""
         if not self._is_ready:
             self.report({})
             self._is_ready = True
-        return bool(sys.stdin.readline())
+        self._command = sys.stdin.readline().strip()
+        return bool(self._command)
 
     def report(self, measured: dict[str, float]) -> None:
         self._out.write(MARK + json.dumps(measured) + "\n")
         self._out.flush()
 
     def answer(self, run: Callable[[], dict[str, float] | None]) -> None:
-        """Run, with time and memory measured."""
-        with PeakMemory() as memory:
-            start = time.perf_counter()
-            more = run() or {}
-            seconds = time.perf_counter() - start
-        self.report({"seconds": seconds, "added_gb": memory.added / 1e9, **more})
+        """Run with the time measured, or, in a run of its own, the memory: a heap that is given back makes one slow."""
+        if self._command == MEMORY:
+            with PeakMemory() as memory:
+                run()
+            return self.report({"added_gb": memory.added / 1e9})
+        start = time.perf_counter()
+        more = run() or {}
+        self.report({"seconds": time.perf_counter() - start, **more})
 
 
 class PeakMemory:
     """The most resident memory over what there was at the start, looked at every 10 ms. Weights and optimizer state are
-    there at the start, after the first run; what earlier runs have freed is given back to the system before."""
+    there at the start, after earlier runs; what those have freed is given back to the system before."""
 
     def __enter__(self) -> "PeakMemory":
         gc.collect()
@@ -101,9 +106,9 @@ class Worker:
         )
         self._answer()
 
-    def run(self) -> dict[str, float]:
+    def run(self, command: str = "run") -> dict[str, float]:
         assert self._process.stdin is not None
-        self._process.stdin.write("run\n")
+        self._process.stdin.write(command + "\n")
         self._process.stdin.flush()
         return self._answer()
 
@@ -120,17 +125,17 @@ class Worker:
         raise SystemExit(f"the worker {self._name} ended with code {self._process.wait()}; its errors are above")
 
 
-def compare(script: str, peer: str, settings: dict[str, object]) -> None:
-    """A benchmark's side. The command line may name precisions: ``python benchmarks/update.py fp32 bf16``."""
+def compare(script: str, peer: str, settings: dict[str, object], *, with_memory: bool = True) -> None:
+    """A benchmark's side; ``with_memory`` where its workers ``answer``. The command line may name precisions: ``python benchmarks/update.py fp32 bf16``."""
     flags = cpu_flags()
     precisions = sys.argv[1:] or ["fp32", *(["bf16"] if "avx512_bf16" in flags or "amx_bf16" in flags else [])]
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, flags {' '.join(flags) or 'none'}")
-    found = {precision: _compare(script, peer, precision) for precision in precisions}
+    found = {precision: _compare(script, peer, precision, with_memory) for precision in precisions}
     print(json.dumps({"benchmark": os.path.basename(script), "peer": peer, "by_precision": found, "cpu_flags": flags,
                       "cores": os.cpu_count(), "runs": RUNS, "settings": settings}))  # fmt: skip
 
 
-def _compare(script: str, peer: str, precision: str) -> dict[str, object]:
+def _compare(script: str, peer: str, precision: str, with_memory: bool) -> dict[str, object]:
     workers = {name: Worker(script, name, precision) for name in ("ours", peer)}
     runs: dict[str, list[dict[str, float]]] = {name: [] for name in workers}
     for k in range(RUNS + 1):
@@ -141,10 +146,12 @@ def _compare(script: str, peer: str, precision: str) -> dict[str, object]:
                 flush=True,
             )
             runs[name].append(measured)
+    added = {name: worker.run(MEMORY) for name, worker in workers.items()} if with_memory else {}
     for worker in workers.values():
         worker.close()
     ours, theirs = (
         {what: round(statistics.median(r[what] for r in runs[name][1:]), 3) for what in runs[name][1]}
+        | {what: round(value, 3) for what, value in added.get(name, {}).items()}
         for name in ("ours", peer)
     )
     return {"ours": ours, "peer": theirs, "ratio": round(theirs["seconds"] / ours["seconds"], 2)}

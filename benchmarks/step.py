@@ -92,4 +92,5 @@ if __name__ == "__main__":
     if chosen.worker:
         {"ours": ours, "trl": trl}[chosen.worker](chosen.precision)
     else:
-        compare(__file__, "trl", {"prompts": PROMPTS, "samples": SAMPLES, "max_tokens": TOKENS, "model": MODEL})
+        work = {"prompts": PROMPTS, "samples": SAMPLES, "max_tokens": TOKENS, "model": MODEL}
+        compare(__file__, "trl", work, with_memory=False)

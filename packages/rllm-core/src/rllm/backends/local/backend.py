@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from rllm.backends.local.draws import SampleJob
 from rllm.backends.local.export import export_adapter, export_policy
+from rllm.backends.local.heap import give_memory_back, keep_freed_memory
 from rllm.backends.local.loading import LoadedModel, load_model, load_weights
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.sampling import SamplingLoop
@@ -42,7 +43,8 @@ class LocalBackend:
             raise ConfigError(f"the embedded engine takes TinkerSettings, got {type(settings).__name__}")
         self._request = request
         self._settings = settings
-        self._thread = EngineThread()
+        self._keeps_memory = keep_freed_memory()
+        self._thread = EngineThread(on_main_heap=self._keeps_memory)
         try:
             self._engine = self._thread.submit(lambda: _Engine(request, settings, self._thread)).result()
         except BaseException:
@@ -84,6 +86,8 @@ class LocalBackend:
 
     async def close(self) -> None:
         await asyncio.to_thread(self._thread.close)
+        if self._keeps_memory:
+            give_memory_back()
 
 
 def capabilities_of(*, is_mixed: bool) -> Capabilities:

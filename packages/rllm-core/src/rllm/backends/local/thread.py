@@ -11,6 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import Future, InvalidStateError
 from typing import Any, Protocol, TypeVar
 
+from rllm.backends.local.heap import start_thread
 from rllm.errors import BackendError
 
 T = TypeVar("T")
@@ -30,14 +31,17 @@ class Work(Protocol):
 class EngineThread:
     """Runs calls in order, and ``work`` a step at a time while it has something in flight."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, on_main_heap: bool = False) -> None:
         self._calls: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]] | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._ended: BaseException | None = None
         self._is_closing = False
         self._work: Work | None = None
-        self._thread = threading.Thread(target=self._run, name="rllm-engine", daemon=True)
-        self._thread.start()
+        if on_main_heap:
+            self._thread = start_thread(self._run, "rllm-engine")
+        else:
+            self._thread = threading.Thread(target=self._run, name="rllm-engine", daemon=True)
+            self._thread.start()
         # A daemon thread that is killed inside torch takes the interpreter down with it (SIGABRT).
         atexit.register(self.close)
 
