@@ -125,10 +125,15 @@ class Worker:
         raise SystemExit(f"the worker {self._name} ended with code {self._process.wait()}; its errors are above")
 
 
-def compare(script: str, peer: str, settings: dict[str, object], *, with_memory: bool = True) -> None:
-    """A benchmark's side; ``with_memory`` where its workers ``answer``. The command line may name precisions: ``python benchmarks/update.py fp32 bf16``."""
+def compare(
+    script: str, peer: str, settings: dict[str, object], *, bf16: tuple[str, ...] = ("bf16",), with_memory: bool = True
+) -> None:
+    """A benchmark's side; ``with_memory`` where its workers ``answer``. ``bf16``: what is run where the CPU has it.
+
+    The command line may name precisions: ``python benchmarks/update.py fp32 bf16``.
+    """
     flags = cpu_flags()
-    precisions = sys.argv[1:] or ["fp32", *(["bf16"] if "avx512_bf16" in flags or "amx_bf16" in flags else [])]
+    precisions = sys.argv[1:] or ["fp32", *(bf16 if "avx512_bf16" in flags or "amx_bf16" in flags else ())]
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores, flags {' '.join(flags) or 'none'}")
     found = {precision: _compare(script, peer, precision, with_memory) for precision in precisions}
     print(json.dumps({"benchmark": os.path.basename(script), "peer": peer, "by_precision": found, "cpu_flags": flags,
@@ -142,7 +147,7 @@ def _compare(script: str, peer: str, precision: str, with_memory: bool) -> dict[
         for name, worker in workers.items():
             measured = worker.run()
             print(
-                f"{precision} {name:14s} {'warm-up' if k == 0 else f'run {k}  '} {measured['seconds']:7.2f} s",
+                f"{precision:12s} {name:14s} {'warm-up' if k == 0 else f'run {k}  '} {measured['seconds']:7.2f} s",
                 flush=True,
             )
             runs[name].append(measured)

@@ -1,6 +1,9 @@
 """One optimizer step: the embedded engine against a padded transformers step with logits of the completions alone.
 
 2 groups × 8 rows of 100 prompt and 50 completion tokens; the peer's micro-batches are the groups. AdamW on both sides.
+
+bf16 has two peers: ``bf16``, float32 weights under autocast, as transformers' own Trainer has it with bf16=True (and as
+we do: what small learning rates change is lost in bfloat16 weights); ``bf16-weights``, all of it in bfloat16.
 """
 
 import asyncio
@@ -33,7 +36,7 @@ def ours(precision: str) -> None:
     backend = embedded_engine(
         BackendRequest(
             model_name=MODEL, model_path=model_path(), seed=0, lora_rank=0, lora_alpha=0.0,
-            settings=TinkerSettings(device="cpu", precision=precision),
+            settings=TinkerSettings(device="cpu", precision=precision.removesuffix("-weights")),
         )
     )  # fmt: skip
     trained = np.concatenate([np.zeros(PROMPT), np.ones(COMPLETION)]).astype(np.float32)
@@ -53,14 +56,15 @@ def transformers(precision: str) -> None:
     import torch
     from transformers import AutoModelForCausalLM
 
-    dtype = {"fp32": torch.float32, "bf16": torch.bfloat16}[precision]
+    dtype = torch.bfloat16 if precision == "bf16-weights" else torch.float32
     model = AutoModelForCausalLM.from_pretrained(model_path(), dtype=dtype).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-9, fused=True)
     batches = [torch.from_numpy(np.stack(group)).long() for group in groups()]
 
     def step() -> None:
         for ids in batches:
-            logits = model(ids, use_cache=False, logits_to_keep=COMPLETION + 1).logits[:, :-1].float()
+            with torch.autocast("cpu", torch.bfloat16, enabled=precision == "bf16"):
+                logits = model(ids, use_cache=False, logits_to_keep=COMPLETION + 1).logits[:, :-1].float()
             logprobs = logits.log_softmax(-1).gather(-1, ids[:, -COMPLETION:, None])
             (-logprobs.mean() / GROUPS).backward()
         optimizer.step()
@@ -78,4 +82,5 @@ if __name__ == "__main__":
             __file__,
             "transformers",
             {"groups": GROUPS, "rows": GROUPS * SIZE, "prompt": PROMPT, "completion": COMPLETION, "model": MODEL},
+            bf16=("bf16", "bf16-weights"),
         )

@@ -15,6 +15,8 @@ from rllm.backends.local.products import Multiply, by_torch
 
 CHUNK_BYTES = 64 * 2**20
 """Of logits made at a time."""
+TOKENS = 8192
+"""Of the vocabulary whose weights get their gradients at a time."""
 KEEP_BYTES = 512 * 2**20
 """Up to so many bytes of log-softmax are kept for the backward; more are computed again."""
 
@@ -64,7 +66,7 @@ def log_softmax_rows(
 ) -> Tensor:
     """float32[n, V]: log softmax(logits / temperature) of [n, H] hidden states."""
     logits = transform.forward(head_output(hidden, weight, bias, transform.multiply))
-    return torch.log_softmax(logits.div_(temperatures[:, None]), -1)
+    return torch.log_softmax(logits.div_(temperatures[:, None]), -1, out=logits)
 
 
 def head_output(hidden: Tensor, weight: Tensor, bias: Tensor | None, multiply: Multiply) -> Tensor:
@@ -117,7 +119,7 @@ class _TargetLogprobs(torch.autograd.Function):
             heat = targets.temperatures[softmaxes]
             lp = log_softmax_rows(hidden[targets.sources[softmaxes]], weight, bias, transform, heat)
             logprobs[edges] = lp[targets.heads[edges] - softmaxes.start, targets.tokens[edges]]
-            entropies[softmaxes] = -(lp.exp() * lp).sum(-1)
+            entropies[softmaxes] = torch.cat([-(few.exp() * few).sum(-1) for few in lp.split(ROWS)])
             if keeps:
                 kept.append(lp)
         ctx.save_for_backward(hidden, weight, *(() if bias is None else (bias,)))
@@ -155,7 +157,9 @@ class _TargetLogprobs(torch.autograd.Function):
                     0, targets.sources[softmaxes], transform.multiply_gradients(d, weight.t()).to(to_hidden.dtype)
                 )
             if to_weight is not None:
-                to_weight += transform.multiply_gradients(d.t(), states.t())
+                for of in range(0, len(weight), TOKENS):  # a piece at a time: the whole may be larger than the model
+                    part = slice(of, of + TOKENS)
+                    to_weight[part] += transform.multiply_gradients(d[:, part].t(), states.t())
             if to_bias is not None:
                 to_bias += d.sum(0)
         return to_hidden, to_weight, to_bias, None, None

@@ -20,6 +20,7 @@ from rllm.backends.local.loading import LoadedModel
 from rllm.backends.local.logprobs import LogitTransform, head_output
 from rllm.backends.local.precision import MixedLinear, refresh
 from rllm.backends.local.products import Multiply, OneDnnLinear, by_bf16, by_onednn, by_torch, replace_linears
+from rllm.backends.local.recompute import keep_less
 
 
 class Policy:
@@ -53,6 +54,8 @@ class Policy:
             parameter.requires_grad_(trains and lora_rank == 0)
         if is_mixed or has_onednn:
             replace_linears(self.network, self.head, MixedLinear.of if is_mixed else OneDnnLinear.of)
+        if trains:
+            keep_less(self.network, self.device)
         self.adapted: Any = None
         """peft's model around the network; None where all weights are trained."""
         if lora_rank > 0:
