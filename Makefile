@@ -12,7 +12,7 @@ train: $(READY)  ## the main job: train a real model on this machine's CPU, and 
 	$(BIN)/rllm train chain_sum validation.samples=8 steps=20 $(SETTINGS)
 
 test: lint  ## what CI runs
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses logical --maxprocesses 4 --dist loadfile
 
 test-slow: $(READY)  ## the learning runs, over an hour
 	$(BIN)/python -m pytest -m slow --timeout 5400 -s
