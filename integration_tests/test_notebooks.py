@@ -35,5 +35,5 @@ def test_training_with_live_curves(tmp_path, monkeypatch):
     said = "".join(out.text for out in outputs(notebook, "stream"))
     before, after = (float(n) for n in said.partition("accuracy ")[2].splitlines()[0].split(" -> "))
     assert after > before + 0.2
-    assert any(out.data["text/plain"].startswith("step 6/6") for out in outputs(notebook, "display_data"))
+    assert any(out.data["text/plain"].startswith("step 10/10") for out in outputs(notebook, "display_data"))
     assert len(list((tmp_path / "runs").glob("*/model/model.safetensors"))) == 1
