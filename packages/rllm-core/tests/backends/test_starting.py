@@ -37,10 +37,34 @@ def onednn_layers(backend):
 async def test_onednn_is_taken_where_it_pays(gain, takes_onednn, open_backend, monkeypatch, caplog):
     caplog.set_level("INFO", "rllm.backends")
     monkeypatch.setattr(starting, "onednn_gain", lambda width: gain)
+    monkeypatch.setattr(starting, "is_even", lambda multiply, weights: True)
     monkeypatch.setattr(starting, "SMALL_WIDTH", 0)
     assert bool(onednn_layers(open_backend(precision="fp32"))) == takes_onednn
     assert f"oneDNN multiplies fp32 {gain:.1f} times as fast" in caplog.text
     assert ("fp32, oneDNN" in caplog.text) == takes_onednn
+
+
+@pytest.mark.skipif(machine.onednn_gain(64, repeats=1) == 0, reason="this torch has no oneDNN")
+@pytest.mark.parametrize("lora_rank", [0, 4])
+async def test_onednn_is_taken_where_the_company_would_change_torchs_bits(lora_rank, open_backend, monkeypatch, caplog):
+    caplog.set_level("INFO", "rllm.backends")
+    seen = []
+    monkeypatch.setattr(starting, "is_even", lambda multiply, weights: seen.extend(weights))
+    backend = open_backend(lora_rank=lora_rank)
+    assert {w.shape for w in seen} == {m.weight.shape for m in onednn_layers(open_backend())} | {(320, 32)}
+    assert "torch's own products give a row other bits in other company here" in caplog.text
+    network = backend._engine._policy.network
+    assert {type(m).__name__ for n, m in network.named_modules() if n.endswith("lora_B.default")} <= {"OneDnnLinear"}
+    assert not onednn_layers(open_backend(deterministic=False))
+
+
+def test_evenness_is_tried_row_by_row():
+    def rounded_when_few(x, weight):
+        return (x @ weight.t()).round(decimals=2 if len(x) < 20 else 6)
+
+    weights = [torch.ones(8, 32), torch.ones(64, 16)]
+    assert machine.is_even(lambda x, w: (x[:, None] * w).sum(-1), weights)
+    assert not machine.is_even(rounded_when_few, weights)
 
 
 async def test_products_are_as_asked_and_refused_where_there_are_none(open_backend, monkeypatch):

@@ -136,11 +136,11 @@ class _Engine:
         loaded = load_model(request, settings)
         self.info = loaded.info
         self._request, self._settings = request, settings
+        if loaded.device.type == "cpu":
+            set_threads(loaded, settings)
         self._has_onednn = has_onednn(loaded, settings)
         self.is_mixed = is_mixed(loaded, settings, has_onednn=self._has_onednn)
         self._policy = self._policy_of(loaded, trains=request.trains)
-        if loaded.device.type == "cpu":
-            set_threads(self._policy, settings)
         check_deterministic(self._policy, settings, self.info.name)
         self._runs_as = describe(self._policy, is_mixed=self.is_mixed, has_onednn=self._has_onednn)
         log.info("%s: %s", self.info.name, self._runs_as)

@@ -60,6 +60,8 @@ class Policy:
         """peft's model around the network; None where all weights are trained."""
         if lora_rank > 0:
             self.adapted = _with_lora(self.network, lora_rank, lora_alpha, seed)
+            if has_onednn:
+                replace_linears(self.network, self.head, OneDnnLinear.of)  # the adapter's own
         self.is_invariant = is_invariant(self.body, self.network, self.device, self.logits)
         """Whether a sequence's logits have the same bits however it is read and whatever else is."""
         if checkpoints and trains:

@@ -1,8 +1,9 @@
-"""Float32 matrix products by oneDNN instead of torch's own, where those are slower.
+"""Float32 matrix products by oneDNN instead of torch's own, where those are slower or not even.
 
 torch multiplies float32 matrices by MKL, which leaves AVX-512 unused on AMD's processors; oneDNN, which comes with
-torch too, uses it (measured on an EPYC: 2.0 to 2.8 times as fast, forward and backward). Both are float32 throughout,
-and both give a row the same bits whatever the other rows are.
+torch too, uses it (measured on an EPYC: 2.0 to 2.8 times as fast, forward and backward). On Intel's, MKL is as fast as
+oneDNN, but takes other kernels for few rows than for many, so that a token's bits depend on its company. oneDNN's don't
+on either. Both are float32 throughout.
 """
 
 __all__ = ["Multiply", "OneDnnLinear", "StandInLinear", "by_bf16", "by_onednn", "by_torch", "replace_linears"]

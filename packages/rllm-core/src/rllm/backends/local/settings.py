@@ -21,7 +21,8 @@ class TinkerSettings(Settings):
     starts; else fp32, in which sampler and trainer agree to the last digits. bf16 needs ``ratio_cap`` in training."""
     products: Literal["auto", "torch", "onednn"] = "auto"
     """Whose float32 matrix products are taken on a CPU: torch's own, or oneDNN's; ``auto``: oneDNN's where they are at
-    least 1.5 times as fast when the engine starts, as on AMD's processors with AVX-512."""
+    least 1.5 times as fast when the engine starts, as on AMD's processors with AVX-512, or where torch's give a token
+    other bits in other company, as on Intel's (not with ``deterministic=false``)."""
     deterministic: bool | None = None
     """Whether a completion must have the same bits whoever shares its batch, so that a run can be repeated. It costs
     nothing, it is how the engine computes; ``true`` refuses a device, a precision or a model where it is not so, None

@@ -7,7 +7,7 @@ import logging
 import torch
 
 from rllm.backends.local.loading import LoadedModel
-from rllm.backends.local.machine import bf16_gain, cores, onednn_gain
+from rllm.backends.local.machine import bf16_gain, cores, is_even, onednn_gain
 from rllm.backends.local.policy import Policy
 from rllm.backends.local.products import by_onednn, by_torch
 from rllm.backends.local.settings import TinkerSettings
@@ -28,18 +28,30 @@ def has_onednn(loaded: LoadedModel, settings: TinkerSettings) -> bool:
     """Whether float32 products are oneDNN's. Raises ConfigError where they are asked for and not to be had."""
     if settings.products == "torch":
         return False
-    width = loaded.network.get_output_embeddings().weight.shape[1]
-    if settings.products == "auto" and (loaded.device.type != "cpu" or width < SMALL_WIDTH):
+    is_cpu, width = loaded.device.type == "cpu", loaded.network.get_output_embeddings().weight.shape[1]
+    if settings.products == "auto" and not is_cpu:
         return False
-    gain = onednn_gain(width) if loaded.device.type == "cpu" else 0.0
+    gain = onednn_gain(width) if is_cpu else 0.0
     if settings.products == "onednn":
         if gain == 0:
             raise ConfigError(
                 f"tinker.products=onednn, but there is no oneDNN for {loaded.device.type} in this torch. Leave it out"
             )
         return True
-    log.info("oneDNN multiplies fp32 %.1f times as fast as torch here; it is taken from %.1f on", gain, WORTHWHILE)
-    return gain >= WORTHWHILE
+    if width >= SMALL_WIDTH:
+        log.info("oneDNN multiplies fp32 %.1f times as fast as torch here; it is taken from %.1f on", gain, WORTHWHILE)
+        if gain >= WORTHWHILE:
+            return True
+    if gain == 0 or settings.deterministic is False or is_even(by_torch, _weights_of(loaded)):
+        return False
+    log.info("oneDNN multiplies fp32: torch's own products give a row other bits in other company here")
+    return True
+
+
+def _weights_of(loaded: LoadedModel) -> list[torch.Tensor]:
+    """One matrix of each shape that the model's linear layers have."""
+    layers = (module for module in loaded.network.modules() if type(module) is torch.nn.Linear)
+    return list({layer.weight.shape: layer.weight for layer in layers}.values())
 
 
 def is_mixed(loaded: LoadedModel, settings: TinkerSettings, *, has_onednn: bool) -> bool:
@@ -55,13 +67,13 @@ def is_mixed(loaded: LoadedModel, settings: TinkerSettings, *, has_onednn: bool)
     return gain >= WORTHWHILE
 
 
-def set_threads(policy: Policy, settings: TinkerSettings) -> None:
-    """For the calling thread's work, which is the engine's.
+def set_threads(loaded: LoadedModel, settings: TinkerSettings) -> None:
+    """For the calling thread's work, which is the engine's; before anything is measured.
 
     By the model's size, not by a stopwatch: a sum over several threads has other bits than over one, so what is chosen
     must not depend on how busy the machine happens to be.
     """
-    torch.set_num_threads(threads_for(sum(p.numel() for p in policy.network.parameters()), settings))
+    torch.set_num_threads(threads_for(sum(p.numel() for p in loaded.network.parameters()), settings))
 
 
 def threads_for(n_parameters: int, settings: TinkerSettings) -> int:
@@ -78,7 +90,8 @@ def check_deterministic(policy: Policy, settings: TinkerSettings, name: str) -> 
             f"on {policy.device.type} a completion's bits depend on what else is in its batch. Set tinker.device=cpu"
         )
     else:
-        problem = f"the layers of {name} give a token other bits in other company (experts, or no cache)"
+        causes = "experts, no cache, or the processor's matrix products"
+        problem = f"the layers of {name} give a token other bits in other company ({causes})"
     if settings.deterministic:
         raise ConfigError(f"tinker.deterministic=true, but {problem}. Leave the setting out to run without it")
     if settings.deterministic is None:
