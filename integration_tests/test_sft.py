@@ -50,7 +50,7 @@ async def tune(**settings):
 
 async def test_it_overfits_32_conversations_and_the_model_says_them(here):
     write("chats.jsonl", chats(32))
-    result = await tune(data="chats.jsonl", held_out=0.0, epochs=60, optimizer__lr=3e-3)
+    result = await tune(data="chats.jsonl", held_out=0.0, epochs=60, optimizer__lr=1e-3)
     lines = [json.loads(line) for line in Path("run/metrics.jsonl").read_text().splitlines()]
     losses = [line["update/loss"] for line in lines if "update/loss" in line]
     assert losses[0] > 2
