@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 import rllm
 
@@ -198,3 +199,14 @@ def test_a_run_that_is_stopped_keeps_its_metrics_and_the_model_as_it_was(run):
         rllm.get_plugins().unregister(stop)
     assert [line["step"] for line in read_steps()] == [1, 2]
     assert Path("run/model/model.safetensors").exists()
+
+
+def test_the_folder_of_a_run_that_never_began_may_be_taken_again(run):
+    absent = "cuda" if torch.backends.mps.is_available() else "mps"
+    for _ in range(2):
+        with pytest.raises(rllm.ModelError, match=f"tinker.device={absent}"):
+            run(tinker__device=absent)
+    run()
+    assert read_steps()
+    with pytest.raises(rllm.ConfigError, match="already holds a run"):
+        run()

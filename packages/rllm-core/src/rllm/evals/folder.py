@@ -19,6 +19,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from rllm.errors import ConfigError, RunFolderError
+from rllm.trace import TraceStore
 
 
 class RunFolder:
@@ -141,7 +142,7 @@ class RunFolder:
 def check_run_dir(path: Path, *, resumes: bool) -> None:
     """Raise ConfigError where a new run would meet another one in its folder, or a resumed one finds none."""
     holds_run = (path / "config.yaml").exists()
-    if holds_run and not resumes:
+    if holds_run and not resumes and _has_begun(path):
         raise ConfigError(
             f"the folder {str(path)!r} already holds a run; choose another run_dir, move it away, or go on with "
             f"it: rllm train --resume {path}"
@@ -150,6 +151,20 @@ def check_run_dir(path: Path, *, resumes: bool) -> None:
         raise ConfigError(f"the run's folder {str(path)!r} is a file. Choose another run_dir")
     if resumes and not holds_run:
         raise ConfigError(f"{str(path)!r} holds no run to resume: there is no config.yaml in it. See `rllm run list`")
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether a run got as far as to measure or ask anything; one whose model or device was not there did not, and its
+    folder may be taken again."""
+    if any((path / name).exists() for name in ("report.json", "checkpoints")):
+        return True
+    metrics, traces = path / "metrics.jsonl", path / "traces.sqlite"
+    if metrics.exists() and metrics.stat().st_size:
+        return True
+    if not traces.exists():
+        return False
+    with TraceStore(traces) as store:
+        return store.mark().steps > 0
 
 
 class _LogFile(logging.FileHandler):
